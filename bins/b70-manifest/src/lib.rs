@@ -1,0 +1,1 @@
+//! The command line of `b70-manifest`.

@@ -1,0 +1,3 @@
+//! Entry point of `b70-manifest`.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! Entry point of `b70-worker`.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Digests, file identity, trust receipts, locks, atomic publish, RAM model cache, artifact registry, fingerprints.

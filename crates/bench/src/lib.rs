@@ -1,0 +1,1 @@
+//! Cold calibration of llama-server-like endpoints: metrics, gates, card-swap comparison, reports.

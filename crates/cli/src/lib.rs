@@ -1,0 +1,1 @@
+//! What all b70kit binaries share: flags, exit codes, error envelope, progress.

@@ -1,0 +1,1 @@
+//! Strict, zero-copy reader of GGUF directories, and a writer for fixtures.

@@ -1,0 +1,1 @@
+//! Guards for physical GPUs: cards, owners, process identity, ports, leases, files in use.

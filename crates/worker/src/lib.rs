@@ -1,0 +1,1 @@
+//! Supervisor of single-GPU servers: plan, start, watch, stop, liveness, rendered units.
