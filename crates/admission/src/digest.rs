@@ -5,12 +5,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
-use thiserror::Error;
 
 use crate::error::{Error, Result};
 use crate::path::{RelPath, Root};
@@ -19,124 +17,11 @@ use crate::progress::Progress;
 /// Bytes of one read: large enough to hide the call, small enough to stay in the second-level cache.
 pub(crate) const BUFFER: usize = 1 << 20;
 
-/// A text that is not 64 lower-case hexadecimal digits.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{found:?} is not a digest of 64 lower-case hexadecimal digits")]
-pub struct ParseDigestError {
-    /// The text, cut to 80 characters.
-    pub found: String,
-}
+/// A SHA-256 digest (FIPS 180-4): the identity of bytes.
+pub use b70_manifest::Sha256Hex as Sha256;
 
-macro_rules! digest_type {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        ///
-        /// Text form (Display, `FromStr`, serde): 64 lower-case hexadecimal digits, first byte first.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(pub [u8; 32]);
-
-        impl $name {
-            /// The 32 raw bytes.
-            pub fn as_bytes(&self) -> &[u8; 32] {
-                &self.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                for byte in self.0 {
-                    write!(f, "{byte:02x}")?;
-                }
-                Ok(())
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!(stringify!($name), "({})"), self)
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = ParseDigestError;
-
-            fn from_str(text: &str) -> Result<Self, ParseDigestError> {
-                parse_hex(text).map(Self).ok_or_else(|| ParseDigestError { found: text.chars().take(80).collect() })
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = ParseDigestError;
-
-            fn try_from(text: String) -> Result<Self, ParseDigestError> {
-                text.parse()
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(digest: $name) -> String {
-                digest.to_string()
-            }
-        }
-
-        impl schemars::JsonSchema for $name {
-            fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
-            }
-
-            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-                schemars::json_schema!({ "type": "string", "pattern": "^[0-9a-f]{64}$" })
-            }
-        }
-    };
-}
-
-digest_type! {
-    /// A SHA-256 digest (FIPS 180-4): the identity of bytes.
-    Sha256
-}
-digest_type! {
-    /// A BLAKE3 digest (32 bytes): the fast re-check of bytes whose SHA-256 is already known.
-    Blake3
-}
-
-impl Sha256 {
-    /// The digest of no bytes: worth recognising, since it is what an empty download has.
-    pub const EMPTY: Self = Self([
-        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae,
-        0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
-    ]);
-
-    /// The digest of a slice.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(sha2::Sha256::digest(bytes).into())
-    }
-}
-
-impl Blake3 {
-    /// The digest of a slice.
-    pub fn of(bytes: &[u8]) -> Self {
-        Self(*blake3::hash(bytes).as_bytes())
-    }
-}
-
-fn parse_hex(text: &str) -> Option<[u8; 32]> {
-    let text = text.as_bytes();
-    if text.len() != 64 {
-        return None;
-    }
-    let nibble = |c: u8| match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    };
-    let mut out = [0; 32];
-    for (byte, pair) in out.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
-    }
-    Some(out)
-}
+/// A BLAKE3 digest (32 bytes): the fast re-check of bytes whose SHA-256 is already known.
+pub use b70_manifest::{Blake3Hex as Blake3, ParseDigestError};
 
 /// Which digests a pass computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -184,7 +69,7 @@ pub struct Content {
 impl Content {
     /// The content of a slice.
     pub fn of(bytes: &[u8]) -> Self {
-        Self { sha256: Sha256::of(bytes), blake3: Blake3::of(bytes), size: bytes.len() as u64 }
+        Self { sha256: Sha256::of(bytes), blake3: Blake3(*blake3::hash(bytes).as_bytes()), size: bytes.len() as u64 }
     }
 }
 

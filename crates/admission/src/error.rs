@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use b70_manifest::{ErrorReport, Explain, exit};
 use thiserror::Error;
 
 use crate::digest::{Blake3, Sha256};
@@ -289,6 +290,69 @@ impl Error {
             | Self::RootUnsafe { path, .. }
             | Self::RootInGit { path, .. } => Some(path),
             Self::Name { .. } | Self::Mismatches(_) | Self::NoRoot(_) | Self::Cancelled => None,
+        }
+    }
+}
+
+impl Error {
+    /// A stable word for scripts.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Io { .. } => "io",
+            Self::Missing { .. } => "missing",
+            Self::Name { .. } => "unsafe-name",
+            Self::Escapes { .. } => "unsafe-path",
+            Self::Kind { .. } => "file-kind",
+            Self::NoOpenat2 { .. } => "no-openat2",
+            Self::NoSpace { .. } => "no-space",
+            Self::Headroom { .. } => "headroom",
+            Self::Size { .. } => "size",
+            Self::ChangedWhileReading { .. } => "changed-while-reading",
+            Self::Sha256 { .. } => "sha256",
+            Self::Mismatches(_) => "mismatches",
+            Self::ReadBack { .. } => "read-back",
+            Self::Exists { .. } => "exists",
+            Self::Damaged { .. } => "damaged",
+            Self::TempVanished { .. } => "temp-vanished",
+            Self::LockTimeout { .. } => "lock-timeout",
+            Self::LockUnsupported { .. } => "lock-unsupported",
+            Self::RootUnsafe { .. } => "root-unsafe",
+            Self::RootInGit { .. } => "root-in-git",
+            Self::NoRoot(_) => "no-root",
+            Self::Cancelled => "interrupted",
+        }
+    }
+}
+
+impl Explain for Error {
+    fn report(&self) -> ErrorReport {
+        let mut report = ErrorReport::new(self.kind(), self.to_string());
+        if let Some(path) = self.path() {
+            report = report.path(path);
+        }
+        match self {
+            Self::Size { expected, found, .. } => report.expected(expected).found(found),
+            Self::Sha256 { expected, found, .. } => report.expected(expected).found(found),
+            Self::ReadBack { expected, found, .. } => report.expected(expected).found(found),
+            Self::Kind { expected, found, .. } => report.expected(expected).found(found),
+            Self::Headroom { needed, reserve, available, .. } => {
+                report.expected(format!("{needed} bytes plus a reserve of {reserve}")).found(available)
+            }
+            _ => report,
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::LockTimeout { .. } => exit::TIMEOUT,
+            Self::Cancelled => exit::INTERRUPTED,
+            Self::Headroom { .. }
+            | Self::Size { .. }
+            | Self::Sha256 { .. }
+            | Self::Mismatches(_)
+            | Self::Exists { .. }
+            | Self::Damaged { .. } => exit::CHECK_FAILED,
+            _ => exit::USAGE,
         }
     }
 }
