@@ -24,7 +24,12 @@ pub fn tensor_identity(layout: &dyn Layout, model: Sha256Hex, name: &str, shape:
 }
 
 /// The identity of a set; its canonical hash is the set key.
-pub fn set_identity(layout: &dyn Layout, model: Sha256Hex, format_prefix: &str, tensor_keys: Vec<Sha256Hex>) -> SetIdentity {
+pub fn set_identity(
+    layout: &dyn Layout,
+    model: Sha256Hex,
+    format_prefix: &str,
+    tensor_keys: Vec<Sha256Hex>,
+) -> SetIdentity {
     let descriptor = layout.descriptor();
     // The lab's keys name neither prefix nor layout; any other plan must not share a folder with another over the same tensors.
     let named = format_prefix != LAB_FORMAT_PREFIX;

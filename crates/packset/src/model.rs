@@ -59,12 +59,7 @@ impl ModelTensor {
     }
 
     pub(crate) fn skipped(&self, reason: String) -> SkippedTensor {
-        SkippedTensor {
-            name: self.name.clone(),
-            type_name: self.type_name.clone(),
-            shape: self.shape.clone(),
-            reason,
-        }
+        SkippedTensor { name: self.name.clone(), type_name: self.type_name.clone(), shape: self.shape.clone(), reason }
     }
 }
 
@@ -142,7 +137,10 @@ impl Model {
         file.read_exact_at(buffer, offset).map_err(|error| {
             if error.kind() == io::ErrorKind::UnexpectedEof {
                 let end = offset + buffer.len() as u64;
-                PackError::Model(format!("{} became shorter than {end} bytes while it was read", path.display()), path.to_path_buf())
+                PackError::Model(
+                    format!("{} became shorter than {end} bytes while it was read", path.display()),
+                    path.to_path_buf(),
+                )
             } else {
                 PackError::io("read", path)(error)
             }

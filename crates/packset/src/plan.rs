@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use b70_manifest::pack::{
-    EveryEligible, LAB_FORMAT_PREFIX, LayerRange, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape, WildShape,
+    EveryEligible, LAB_FORMAT_PREFIX, LayerRange, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,8 +68,7 @@ impl Plan {
     pub fn from_file(path: &Path) -> Result<Self, PackError> {
         let text = crate::document::read_text(path, MAX_PLAN_BYTES)?;
         let document: PackPlan = crate::document::parse(path, &text)?;
-        Self::from_document(document)
-            .map_err(|problem| PackError::PlanFile { path: path.to_path_buf(), problem })
+        Self::from_document(document).map_err(|problem| PackError::PlanFile { path: path.to_path_buf(), problem })
     }
 
     /// Checks a plan document. The error says which rule is broken, and how.
@@ -85,7 +84,10 @@ impl Plan {
                 && text.len() <= longest
                 && text.starts_with(|c: char| c.is_ascii_alphanumeric())
                 && text.chars().all(|c| {
-                    c.is_ascii_digit() || c.is_ascii_lowercase() || (upper && c.is_ascii_uppercase()) || "._-".contains(c)
+                    c.is_ascii_digit()
+                        || c.is_ascii_lowercase()
+                        || (upper && c.is_ascii_uppercase())
+                        || "._-".contains(c)
                 })
         };
         if !word(&document.format_prefix, 48, false) {
@@ -255,7 +257,10 @@ impl fmt::Display for TensorProblem {
             Self::Type { name, found, expected } => write!(f, "{name} has type {found}, expected {expected}"),
             Self::Shape { name, found, expected } => write!(f, "{name} has shape {found}, expected {expected}"),
             Self::Name { name } => {
-                write!(f, "the name {name} has a tab, newline or other control character, which a runtime index cannot hold")
+                write!(
+                    f,
+                    "the name {name} has a tab, newline or other control character, which a runtime index cannot hold"
+                )
             }
         }
     }
@@ -270,7 +275,7 @@ fn select_every(
     for tensor in model.tensors() {
         match eligible(tensor, layout) {
             Err(reason) => skipped.push(tensor.skipped(reason)),
-            Ok(_) if !nameable(&tensor.name) => {
+            Ok(_) if !nameable(tensor) => {
                 problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name) });
             }
             Ok(shape) => selected.push(tensor.selected(selected.len() as u64, shape)),
@@ -304,11 +309,8 @@ fn select_listed(
             });
             continue;
         }
-        let wrong_shape = |expected: String| TensorProblem::Shape {
-            name: name.clone(),
-            found: shape_text(&tensor.shape),
-            expected,
-        };
+        let wrong_shape =
+            |expected: String| TensorProblem::Shape { name: name.clone(), found: shape_text(&tensor.shape), expected };
         if let RuleShape::Exact(exact) = rule.shape
             && tensor.shape != exact
         {
@@ -316,7 +318,7 @@ fn select_listed(
             continue;
         }
         match eligible(tensor, layout) {
-            Ok(shape) if nameable(&tensor.name) => selected.push(tensor.selected(slot, shape)),
+            Ok(shape) if nameable(tensor) => selected.push(tensor.selected(slot, shape)),
             Ok(_) => problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name) }),
             Err(reason) => problems.push(wrong_shape(reason)),
         }
@@ -349,9 +351,9 @@ fn eligible(tensor: &ModelTensor, layout: &dyn Layout) -> Result<MatrixShape, St
     Ok(shape)
 }
 
-/// Whether a name can stand in a tab-separated line.
-fn nameable(name: &str) -> bool {
-    !name.is_empty() && !name.chars().any(char::is_control)
+/// Whether a name can stand in a tab-separated line of UTF-8.
+fn nameable(tensor: &ModelTensor) -> bool {
+    tensor.name_is_text && !tensor.name.is_empty() && !tensor.name.chars().any(char::is_control)
 }
 
 pub(crate) fn shape_text(shape: &[u64]) -> String {
@@ -387,7 +389,10 @@ fn check_rules(rules: &[PlanRule]) -> Result<(), String> {
             return Err(format!("rules[{index}].pattern {:?} must have exactly one {{layer}} hole", rule.pattern));
         }
         if rule.layers.first > rule.layers.last {
-            return Err(format!("rules[{index}].layers: first {} is after last {}", rule.layers.first, rule.layers.last));
+            return Err(format!(
+                "rules[{index}].layers: first {} is after last {}",
+                rule.layers.first, rule.layers.last
+            ));
         }
         if rule.slot_stride == 0 {
             return Err(format!("rules[{index}].slot_stride is 0, expected at least 1"));
@@ -433,6 +438,8 @@ fn qwen27_rules() -> Vec<PlanRule> {
 
 #[cfg(test)]
 mod tests {
+    use b70_manifest::pack::WildShape;
+
     use super::*;
 
     #[test]

@@ -14,6 +14,8 @@ use crate::layout::LayoutDescriptor;
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// Name of the checksum list.
 pub(crate) const SUMS_FILE: &str = "SHA256SUMS";
+/// Files a ready set has beside its manifest and payloads.
+pub(crate) const INDEX_FILES: [&str; 3] = [INDEX_FILE, SUMS_FILE, "deep-validation.json"];
 /// Name of the payloads' folder.
 pub(crate) const TENSORS_DIR: &str = "tensors";
 /// Larger documents are refused unread: a manifest of a million tensors is 1.5 GiB, of ten thousand 15 MiB.
@@ -58,9 +60,8 @@ impl SetDir {
             .filter_map(|row| row.created_unix.map(|created| (created, row.set_key)))
             .collect();
         sets.sort_unstable();
-        let (_, key) = sets
-            .pop()
-            .ok_or_else(|| PackError::NoSet { what: "at all".to_owned(), root: cache_root.to_path_buf() })?;
+        let (_, key) =
+            sets.pop().ok_or_else(|| PackError::NoSet { what: "at all".to_owned(), root: cache_root.to_path_buf() })?;
         Self::open(cache_root, key)
     }
 

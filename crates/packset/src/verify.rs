@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::tensor_identity;
-use crate::layout::{Layout, LayoutDescriptor, MatrixShape};
+use crate::layout::{Layout, MatrixShape};
 use crate::model::{Model, cancelled};
 use crate::pack::compare_with_source;
 use crate::plan::{Plan, QWEN27_PLAN};
@@ -352,7 +352,9 @@ pub(crate) fn check_files(
     for tensor in &document.tensors {
         let name = &tensor.identity.tensor_name;
         match payload_size(set.root(), tensor) {
-            Ok(size) => failures.equal(&format!("payload-size:{name}"), "the file's size", &size, &tensor.payload.size_bytes),
+            Ok(size) => {
+                failures.equal(&format!("payload-size:{name}"), "the file's size", &size, &tensor.payload.size_bytes)
+            }
             Err(error) => failures.add(format!("payload-size:{name}"), error.to_string()),
         }
         match set.read_sidecar(tensor.key) {
@@ -474,15 +476,12 @@ fn check_against(
         }
         match compare_with_source(set.root(), tensor, layout, model, source, options.pool, &options.progress) {
             Ok(None) => bytes += tensor.payload.size_bytes,
-            Ok(Some(row)) => failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}")),
+            Ok(Some(row)) => {
+                failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}"))
+            }
             Err(PackError::Cancelled) => return Err(PackError::Cancelled),
             Err(error) => failures.add(code, error.to_string()),
         }
     }
     Ok(bytes)
-}
-
-/// The layout a document states, for messages.
-pub(crate) fn descriptor_text(descriptor: &LayoutDescriptor) -> String {
-    format!("{} version {} for {}", descriptor.name, descriptor.version, descriptor.architecture)
 }
