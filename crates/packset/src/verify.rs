@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use b70_admission::{Job, Progress, RelPath, Root, Source, What, hash_many};
+use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
 use b70_manifest::{EvidenceClass, Sha256Hex, canonical_sha256};
 use schemars::JsonSchema;
@@ -19,6 +20,7 @@ use crate::model::{Model, cancelled};
 use crate::pack::compare_with_source;
 use crate::plan::{Plan, QWEN27_PLAN};
 use crate::set::{MANIFEST_FILE, SetDir, layout_record};
+use crate::spec::apply_requirements;
 
 /// How thoroughly a set is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -149,6 +151,8 @@ pub struct VerifyOptions<'a> {
     pub expectation: &'a Expectation,
     /// The model to compare every payload with, block by block.
     pub against: Option<&'a Model>,
+    /// The model-pack manifest whose admission requirements the set must meet.
+    pub spec: Option<&'a ModelPackManifest>,
     /// Threads.
     pub pool: &'a rayon::ThreadPool,
     /// Progress and cancellation.
@@ -176,7 +180,11 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
     if let Some(model) = options.against {
         checked_bytes += check_against(set, &document, layout, model, options, &mut failures)?;
     }
-    Ok(outcome(set, options.depth, Some(&document), checked_bytes, started, failures))
+    let mut verification = outcome(set, options.depth, Some(&document), checked_bytes, started, failures);
+    if let Some(spec) = options.spec {
+        apply_requirements(&mut verification, &document, spec);
+    }
+    Ok(verification)
 }
 
 fn outcome(
