@@ -27,7 +27,7 @@ fn every_file_has_a_verdict_and_every_verdict_a_file() {
     let files: BTreeSet<String> = std::fs::read_dir(folder())
         .expect("fixtures/gguf-cases is part of the repository")
         .map(|entry| entry.expect("readable").file_name().into_string().expect("UTF-8"))
-        .filter(|name| name.ends_with(".gguf"))
+        .filter(|name| std::path::Path::new(name).extension().is_some_and(|extension| extension == "gguf"))
         .collect();
     let named: BTreeSet<String> = verdicts().keys().cloned().collect();
     assert_eq!(files, named);

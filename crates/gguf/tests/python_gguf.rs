@@ -29,7 +29,7 @@ fn referee(action: &str, file: &Path) -> String {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn python_name(value_type: ValueType) -> &'static str {
