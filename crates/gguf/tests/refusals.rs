@@ -242,8 +242,8 @@ fn sizes_that_overflow() {
     let two = vec![raw_tensor("a", &[huge], I8, 0), raw_tensor("b", &[huge], I8, huge as u64)];
     let raw = with_tensors(two, 32);
     let file_len = raw.bytes().len() as u64;
-    let needed = 128 + huge as u64;
-    refused(&raw, 128, &Defect::DataTruncated { name: name(), needed, file_len });
+    let needed = 96 + huge as u64;
+    refused(&raw, 96, &Defect::DataTruncated { name: name(), needed, file_len });
     // Three whose sum does not fit.
     let three = (0..3_u64).map(|i| raw_tensor(&i.to_string(), &[huge], I8, i.wrapping_mul(huge as u64)));
     assert!(matches!(with_tensors(three.collect(), 32).defect(), Defect::DataSizeOverflow { .. }));
