@@ -120,7 +120,9 @@ pub(super) unsafe fn load_scales(source: *const u8, stride: usize) -> (__m128i, 
 pub(super) unsafe fn store_scales(scales: *const u8, target: *mut u8, pitch: usize) {
     for row in 0..ROWS {
         // SAFETY: the caller's promise.
-        unsafe { target.add(row * pitch).cast::<u16>().write_unaligned(scales.cast::<u16>().add(row).read_unaligned()) };
+        unsafe {
+            target.add(row * pitch).cast::<u16>().write_unaligned(scales.cast::<u16>().add(row).read_unaligned())
+        };
     }
 }
 
