@@ -377,12 +377,14 @@ impl Root {
 
     /// The directory `name` beneath this one, as a root of its own.
     pub fn dir(&self, name: &RelPath) -> Result<Root> {
-        let fd = self.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(|e| match e {
-            Error::Io { path, source, .. } if source.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) => {
-                Error::Kind { path, found: "file", expected: "directory" }
+        let fd = match self.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) => {
+                // A link in the last place is "not a directory", too: say which it is.
+                self.stat_kind(name, EntryKind::Directory)?;
+                return Err(Error::Kind { path: self.join(name), found: "file", expected: "directory" });
             }
-            e => e,
-        })?;
+            other => other?,
+        };
         Ok(Root { fd, path: self.join(name) })
     }
 
