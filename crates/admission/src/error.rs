@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use thiserror::Error;
-
 use crate::digest::{Blake3, Sha256};
 use crate::path::NameFault;
 
@@ -31,7 +29,7 @@ fn list(items: &[Mismatch]) -> String {
 }
 
 /// Everything that can go wrong in this crate.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a step.
