@@ -268,6 +268,10 @@ fn act(scenario: &str, top: &Root) -> Result<(), Error> {
                 Ok((!good).then(|| "one differs".to_owned()))
             })?;
         }
+        "occupied" => {
+            let temp = write_in_pieces(top, &good())?;
+            temp.commit(&name("target"), 0o444, OnExisting::Fail, None, &Progress::NONE)?;
+        }
         "scribble" | "vanish" => {
             let temp = write_in_pieces(top, &good())?;
             assert!(!temp.is_unnamed(), "run with B70_FAULT_NO_TMPFILE=1");
@@ -291,6 +295,17 @@ fn a_temporary_that_someone_touches_is_never_published() {
         let out = faulty(scenario, dir.path(), &[("B70_FAULT_NO_TMPFILE", "1".to_owned())]);
         assert!(out.contains(says), "{scenario}: {out}");
         assert_eq!(tree(dir.path()), [], "{scenario}");
+    }
+}
+
+#[test]
+fn an_occupied_name_is_never_overwritten() {
+    for variables in [vec![], vec![("B70_FAULT_NO_TMPFILE", "1".to_owned())]] {
+        let dir = memory();
+        std::fs::write(dir.path().join("target"), "theirs").expect("written");
+        let out = faulty("occupied", dir.path(), &variables);
+        assert!(out.contains("already exists and was left as it is"), "{out}");
+        assert_eq!(tree(dir.path()), [("target".into(), Some(b"theirs".to_vec()))]);
     }
 }
 
