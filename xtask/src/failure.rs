@@ -41,7 +41,10 @@ pub(crate) trait AtPath<T> {
 impl<T> AtPath<T> for std::io::Result<T> {
     fn at(self, doing: &str, path: &std::path::Path) -> Result<T, Failure> {
         self.map_err(|error| {
-            Failure::new(format!("cannot {doing} {}: {error}", path.display()), "check the path, its owner and free space")
+            Failure::new(
+                format!("cannot {doing} {}: {error}", path.display()),
+                "check the path, its owner and free space",
+            )
         })
     }
 }

@@ -11,7 +11,7 @@ pub(crate) struct Args {
     /// How long each target runs.
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     seconds: u32,
-    /// Targets under fuzz/fuzz_targets; all of them by default.
+    /// Targets under `fuzz/fuzz_targets`; all of them by default.
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
 }
@@ -36,7 +36,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(Failure::new("there is no fuzz target under fuzz/fuzz_targets", "run from a complete checkout"));
     }
     if let Some(unknown) = args.targets.iter().find(|target| !known.contains(target)) {
-        return Err(Failure::new(format!("no fuzz target is named {unknown}"), format!("choose of: {}", known.join(", "))));
+        return Err(Failure::new(
+            format!("no fuzz target is named {unknown}"),
+            format!("choose of: {}", known.join(", ")),
+        ));
     }
 
     if process::answer(&mut cargo_nightly(&["--version"])).is_none() {

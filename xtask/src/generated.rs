@@ -106,7 +106,7 @@ fn left_over(folder: &Path, files: &[(String, String)]) -> Result<Vec<String>, F
 /// Number of the first line that differs.
 fn first_difference(found: &[u8], expected: &str) -> usize {
     let equal = found.iter().zip(expected.as_bytes()).take_while(|(a, b)| a == b).count();
-    1 + expected.as_bytes()[..equal].iter().filter(|byte| **byte == b'\n').count()
+    expected.as_bytes()[..equal].split(|byte| *byte == b'\n').count()
 }
 
 #[cfg(test)]

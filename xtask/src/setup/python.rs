@@ -64,7 +64,11 @@ pub(super) fn download(cache: &Cache, python: &Path, requirements: &str, into: &
     let (file, _) = recipe(requirements)?;
     let folder = cache.fresh(into)?;
     let outcome = process::run(
-        pip(python).args(["download", "--quiet", "--no-deps", "--require-hashes", "--dest"]).arg(&folder).arg("-r").arg(&file),
+        pip(python)
+            .args(["download", "--quiet", "--no-deps", "--require-hashes", "--dest"])
+            .arg(&folder)
+            .arg("-r")
+            .arg(&file),
         "check that pip reaches its package index, then run the command again",
     );
     if outcome.is_err() {
