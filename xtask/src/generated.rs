@@ -19,6 +19,8 @@ pub(crate) struct Args {
 pub(crate) struct Generator {
     /// Folder of the files, from the root of the repository.
     folder: &'static str,
+    /// Whether the folder holds nothing else: JSON files directly in it that are generated no more are stale then.
+    alone: bool,
     /// All files: name within the folder, and text.
     files: fn() -> Vec<(String, String)>,
 }
@@ -38,9 +40,13 @@ pub(crate) fn run(kind: &str, generators: &[Generator], args: &Args) -> Result<E
         let files = (generator.files)();
         count += files.len();
         if args.check {
-            stale.extend(differences(&folder, &files)?.into_iter().map(|text| format!("{}/{text}", generator.folder)));
+            stale.extend(
+                differences(&folder, &files, generator.alone)?
+                    .into_iter()
+                    .map(|text| format!("{}/{text}", generator.folder)),
+            );
         } else {
-            write(&folder, &files)?;
+            write(&folder, &files, generator.alone)?;
         }
     }
     if stale.is_empty() {
@@ -53,7 +59,7 @@ pub(crate) fn run(kind: &str, generators: &[Generator], args: &Args) -> Result<E
     ))
 }
 
-fn write(folder: &Path, files: &[(String, String)]) -> Result<(), Failure> {
+fn write(folder: &Path, files: &[(String, String)], alone: bool) -> Result<(), Failure> {
     fs::create_dir_all(folder).at("create", folder)?;
     for (name, text) in files {
         let path = folder.join(name);
@@ -64,14 +70,14 @@ fn write(folder: &Path, files: &[(String, String)]) -> Result<(), Failure> {
         fs::write(&partial, text).at("write", &partial)?;
         fs::rename(&partial, &path).at("write", &path)?;
     }
-    for name in left_over(folder, files)? {
+    for name in left_over(folder, files, alone)? {
         let path = folder.join(name);
         fs::remove_file(&path).at("remove", &path)?;
     }
     Ok(())
 }
 
-fn differences(folder: &Path, files: &[(String, String)]) -> Result<Vec<String>, Failure> {
+fn differences(folder: &Path, files: &[(String, String)], alone: bool) -> Result<Vec<String>, Failure> {
     let mut stale = Vec::new();
     for (name, text) in files {
         let path = folder.join(name);
@@ -82,14 +88,14 @@ fn differences(folder: &Path, files: &[(String, String)]) -> Result<Vec<String>,
             Err(error) => return Err(error).at("read", &path),
         }
     }
-    stale.extend(left_over(folder, files)?.into_iter().map(|name| format!("{name} is generated no more")));
+    stale.extend(left_over(folder, files, alone)?.into_iter().map(|name| format!("{name} is generated no more")));
     Ok(stale)
 }
 
-/// JSON files directly in the folder that no generator names: such a folder belongs to its generator alone.
-fn left_over(folder: &Path, files: &[(String, String)]) -> Result<Vec<String>, Failure> {
+/// JSON files directly in a generator's own folder that it does not name.
+fn left_over(folder: &Path, files: &[(String, String)], alone: bool) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
-    if !folder.is_dir() {
+    if !alone || !folder.is_dir() {
         return Ok(names);
     }
     for entry in fs::read_dir(folder).at("list", folder)? {
@@ -122,25 +128,26 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let folder = folder.path().join("made/on/demand");
         let first = files(&[("a.json", "1\n2\n"), ("output/b.json", "{}\n")]);
-        assert_eq!(differences(&folder, &first).expect("compared").len(), 2, "all missing at first");
-        write(&folder, &first).expect("written");
-        assert_eq!(differences(&folder, &first).expect("compared"), Vec::<String>::new());
+        assert_eq!(differences(&folder, &first, true).expect("compared").len(), 2, "all missing at first");
+        write(&folder, &first, true).expect("written");
+        assert_eq!(differences(&folder, &first, true).expect("compared"), Vec::<String>::new());
 
         let changed = files(&[("a.json", "1\n3\n"), ("output/b.json", "{}\n")]);
-        assert_eq!(differences(&folder, &changed).expect("compared"), ["a.json differs from line 2"]);
+        assert_eq!(differences(&folder, &changed, true).expect("compared"), ["a.json differs from line 2"]);
         let fewer = files(&[("output/b.json", "{}\n")]);
-        assert_eq!(differences(&folder, &fewer).expect("compared"), ["a.json is generated no more"]);
-        write(&folder, &fewer).expect("written");
-        assert_eq!(differences(&folder, &fewer).expect("compared"), Vec::<String>::new());
+        assert_eq!(differences(&folder, &fewer, false).expect("compared"), Vec::<String>::new(), "another's file");
+        assert_eq!(differences(&folder, &fewer, true).expect("compared"), ["a.json is generated no more"]);
+        write(&folder, &fewer, true).expect("written");
+        assert_eq!(differences(&folder, &fewer, true).expect("compared"), Vec::<String>::new());
         assert!(!folder.join("a.json").exists());
     }
 
     #[test]
-    fn no_two_generators_share_a_folder() {
-        let mut folders: Vec<_> = VECTORS.iter().chain(SCHEMAS).map(|generator| generator.folder).collect();
-        let all = folders.len();
-        folders.sort_unstable();
-        folders.dedup();
-        assert_eq!(folders.len(), all, "each would remove the other's files");
+    fn a_folder_of_ones_own_is_shared_with_no_other_generator() {
+        let all: Vec<_> = VECTORS.iter().chain(SCHEMAS).collect();
+        for generator in all.iter().filter(|generator| generator.alone) {
+            let users = all.iter().filter(|other| other.folder == generator.folder).count();
+            assert_eq!(users, 1, "{}: each would remove the other's files", generator.folder);
+        }
     }
 }
