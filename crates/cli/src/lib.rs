@@ -1,4 +1,4 @@
-//! What all b70kit binaries share: global flags, the way a result or an error is printed, exit codes, progress, paths.
+//! What all b70kit binaries share: global flags, the way a result or an error is printed, exit codes.
 //!
 //! A binary's `main` is one call of [`run`]: it parses the command line, hands the parsed value and a [`Ui`] to the
 //! binary's own function, prints what that returns and gives the exit code. With `--json` standard output carries exactly
@@ -42,7 +42,6 @@
 mod error;
 mod interrupt;
 mod output;
-mod paths;
 mod progress;
 mod ui;
 
@@ -51,6 +50,5 @@ pub use b70_manifest::exit::HELP as EXIT_CODES;
 pub use error::CliError;
 pub use interrupt::interrupt_flag;
 pub use output::{Output, run, run_from};
-pub use paths::{RootFlag, RootKind};
 pub use progress::Progress;
 pub use ui::{ColorChoice, Global, HasGlobal, Style, Ui, bytes_text, seconds_text};

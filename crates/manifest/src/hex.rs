@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 /// Text that is not a digest.
@@ -19,7 +20,7 @@ macro_rules! digest_hex {
     ($(#[$doc:meta])* $name:ident, $title:literal, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name([u8; 32]);
+        pub struct $name(pub [u8; 32]);
 
         impl $name {
             /// Wraps the 32 raw bytes.
@@ -93,6 +94,19 @@ digest_hex!(
     "SHA-256",
     "SHA-256 digest as 64 lower-case hexadecimal digits."
 );
+impl Sha256Hex {
+    /// The digest of no bytes: worth recognising, since an interrupted download has it.
+    pub const EMPTY: Self = Self([
+        0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27, 0xae,
+        0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+    ]);
+
+    /// The digest of a slice.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+}
+
 digest_hex!(
     /// A BLAKE3 digest, for fast re-checks of bytes whose SHA-256 is known.
     Blake3Hex,

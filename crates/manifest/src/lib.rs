@@ -37,13 +37,19 @@
 mod canonical;
 mod evidence;
 pub mod exit;
+pub mod golden;
 mod hex;
+pub mod model_pack;
 pub mod pack;
+mod pci;
 mod report;
 mod time;
+mod words;
+pub mod workers;
 
 pub use canonical::{CanonicalError, canonical_json, canonical_sha256};
 pub use evidence::{EvidenceClass, NeverEligible};
 pub use hex::{Blake3Hex, ParseDigestError, Sha256Hex};
+pub use pci::{GpuRef, ParsePciError, PciAddress};
 pub use report::{ErrorReport, Explain};
 pub use time::{rfc3339_utc, unix_now};

@@ -125,7 +125,7 @@ pub struct SourceModel {
 }
 
 /// Facts of a GGUF directory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GgufFacts {
     /// GGUF version, 2 or 3.
     pub version: u64,
