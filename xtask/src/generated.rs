@@ -26,10 +26,19 @@ pub(crate) struct Generator {
 }
 
 /// Known-answer vectors. A crate that has some adds a line: the folder and its function.
-pub(crate) const VECTORS: &[Generator] = &[];
+pub(crate) const VECTORS: &[Generator] = &[Generator {
+    folder: "fixtures/vectors",
+    alone: false,
+    files: || vec![document("xe2-dpas-v2.json", &b70_xe2pack::vectors())],
+}];
 
 /// JSON Schemas of the documents and of the commands' outputs.
 pub(crate) const SCHEMAS: &[Generator] = &[];
+
+/// A JSON document as it is committed: indented, with a final newline.
+fn document(name: &str, value: &serde_json::Value) -> (String, String) {
+    (name.to_owned(), format!("{value:#}\n"))
+}
 
 pub(crate) fn run(kind: &str, generators: &[Generator], args: &Args) -> Result<ExitCode, Failure> {
     let root = process::workspace_root();
