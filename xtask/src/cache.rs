@@ -6,32 +6,44 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{AtPath, Failure};
 
-/// The cache, locked for this process: two set-ups at once would build the same things over each other.
+/// Where the cache is.
 #[derive(Debug)]
 pub(crate) struct Cache {
     root: PathBuf,
-    _lock: File,
+}
+
+/// The right to change what one step keeps in the cache, until dropped.
+#[must_use = "the step is only protected while this lives"]
+#[derive(Debug)]
+pub(crate) struct StepLock {
+    _file: File,
 }
 
 impl Cache {
-    /// Opens (and creates) the cache; waits while another set-up holds it.
+    /// Finds (and creates) the cache.
     pub(crate) fn open() -> Result<Self, Failure> {
         Self::open_at(root()?)
     }
 
     fn open_at(root: PathBuf) -> Result<Self, Failure> {
         fs::create_dir_all(&root).at("create the development cache", &root)?;
-        let path = root.join("lock");
-        let lock = File::options().create(true).append(true).open(&path).at("open", &path)?;
-        match lock.try_lock() {
+        Ok(Self { root })
+    }
+
+    /// Waits until no other process works on this step: two would build the same thing over each other. Steps have locks
+    /// of their own, so that a long build keeps nobody from running the tests that do not need it.
+    pub(crate) fn lock(&self, step: &str) -> Result<StepLock, Failure> {
+        let path = self.root.join(format!("{step}.lock"));
+        let file = File::options().create(true).append(true).open(&path).at("open", &path)?;
+        match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 eprintln!("waiting for another set-up that holds {}", path.display());
-                lock.lock().at("lock", &path)?;
+                file.lock().at("lock", &path)?;
             }
             Err(TryLockError::Error(error)) => return Err(error).at("lock", &path),
         }
-        Ok(Self { root, _lock: lock })
+        Ok(StepLock { _file: file })
     }
 
     /// A path inside the cache.

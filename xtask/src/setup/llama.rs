@@ -25,6 +25,7 @@ const OPTIONS: [&str; 6] = [
 
 /// The folder with llama-server, llama-quantize and test-backend-ops.
 pub(super) fn binaries(cache: &Cache) -> Result<PathBuf, Failure> {
+    let _lock = cache.lock(FOLDER)?;
     let done = cache.path(FOLDER);
     let recipe = format!("{SOURCE}\n{}\n{}\n", TARGETS.join(" "), OPTIONS.join(" "));
     let complete = |folder: &Path| TARGETS.iter().all(|name| folder.join(name).is_file());

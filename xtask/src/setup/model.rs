@@ -15,6 +15,7 @@ const SIZE: u64 = 241_408_704;
 
 /// Gemma 3 270M with its matrices in Q4_0. The model is under the Gemma terms, which are put beside it.
 pub(super) fn gemma_q4_0(cache: &Cache) -> Result<PathBuf, Failure> {
+    let _lock = cache.lock("models")?;
     let model = cache.path("models").join(NAME);
     if fs::metadata(&model).is_ok_and(|found| found.is_file() && found.len() == SIZE) {
         return Ok(model);

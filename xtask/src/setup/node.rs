@@ -12,6 +12,7 @@ const PACKAGE: &str = "vscode-json-languageservice@5.7.2";
 
 /// A folder in which `require("vscode-json-languageservice")` resolves.
 pub(super) fn json_language_service(cache: &Cache) -> Result<PathBuf, Failure> {
+    let _lock = cache.lock("node")?;
     let folder = cache.path("node");
     if Cache::is_done(&folder, PACKAGE) && folder.join("node_modules/vscode-json-languageservice").is_dir() {
         return Ok(folder);

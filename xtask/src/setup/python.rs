@@ -20,6 +20,7 @@ pub(super) fn for_builds(cache: &Cache) -> Result<PathBuf, Failure> {
 
 /// Makes (or finds) the virtual environment `name` with the packages that the requirements file pins.
 fn environment(cache: &Cache, name: &str, requirements: &str) -> Result<PathBuf, Failure> {
+    let _lock = cache.lock(name)?;
     let (file, pinned) = recipe(requirements)?;
     let folder = cache.path(name);
     let python = folder.join("bin/python");
