@@ -81,8 +81,8 @@ pub use lock::{LockGuard, lock, lock_all};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
 pub use progress::Progress;
 pub use publish::{
-    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
-    replace_bytes, sweep_orphans,
+    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, copy_verified,
+    publish_bytes, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
     Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
