@@ -56,3 +56,16 @@ pub(crate) fn set(cache_root: &Path, key: Option<Sha256Hex>) -> Result<SetDir, C
 pub(crate) fn spec(path: Option<&Path>) -> Result<Option<ModelPackManifest>, CliError> {
     path.map(|path| Ok(b70_packset::read_spec(path)?)).transpose()
 }
+
+/// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
+pub(crate) fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}

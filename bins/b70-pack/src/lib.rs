@@ -17,8 +17,10 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "b70-pack", version, after_help = b70_cli::EXIT_CODES)]
 pub struct Cli {
+    /// Flags that every command of the kit has.
     #[command(flatten)]
     global: Global,
+    /// What to do.
     #[command(subcommand)]
     command: Command,
 }
@@ -34,13 +36,16 @@ impl HasGlobal for Cli {
 pub enum Command {
     /// Show a GGUF's directory, the tensors a plan selects, and the reason for each one left out.
     Inspect {
+        /// The model.
         #[command(flatten)]
         model: ModelArgs,
+        /// The plan.
         #[command(flatten)]
         plan: PlanArgs,
     },
     /// Compute the tensor keys and the set key a model of known hash would have, without the model.
     Keys {
+        /// The plan.
         #[command(flatten)]
         plan: PlanArgs,
         /// SHA-256 of the model.
@@ -49,17 +54,22 @@ pub enum Command {
     },
     /// Run every kernel this CPU offers against the scalar reference.
     SelfTest {
+        /// The kernel.
         #[command(flatten)]
         kernel: KernelArgs,
     },
     /// Make a model's pack set ready: reuse what is there, import what another set has, pack the rest.
     Prepare {
+        /// The model.
         #[command(flatten)]
         model: ModelArgs,
+        /// The plan.
         #[command(flatten)]
         plan: PlanArgs,
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
+        /// The kernel.
         #[command(flatten)]
         kernel: KernelArgs,
         /// Model-pack manifest that vouches for the model.
@@ -83,8 +93,10 @@ pub enum Command {
     },
     /// Check a set: documents, keys, sizes and index; with --deep every payload's SHA-256; with --against every block.
     Verify {
+        /// The set.
         #[command(flatten)]
         set: SetArgs,
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
         /// Model-pack manifest whose identity and admission requirements the set must meet.
@@ -99,8 +111,10 @@ pub enum Command {
     },
     /// Write a tensor's Q4_0 bytes back from its payload, bit for bit.
     Unpack {
+        /// The set.
         #[command(flatten)]
         set: SetArgs,
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
         /// Name of the tensor.
@@ -112,11 +126,13 @@ pub enum Command {
     },
     /// List the sets under the cache root.
     List {
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
     },
     /// Show what no ready set needs, and with --execute remove it.
     Gc {
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
         /// Carry the plan out.
