@@ -168,9 +168,9 @@ struct Term<'a> {
 
 fn accumulate<'a>(order: Accumulation, blocks: impl Iterator<Item = Term<'a>>) -> f32 {
     match order {
-        Accumulation::Contract => blocks
-            .fold(0.0, |sum, term| sum + term.d_w.to_f64() * term.input.d.to_f64() * f64::from(term.dot))
-            as f32,
+        Accumulation::Contract => {
+            blocks.fold(0.0, |sum, term| sum + term.d_w.to_f64() * term.input.d.to_f64() * f64::from(term.dot)) as f32
+        }
         Accumulation::BlockOrderF32 => {
             blocks.fold(0.0, |sum, term| sum + term.dot as f32 * term.d_w.to_f32() * term.input.d.to_f32())
         }

@@ -47,9 +47,15 @@ impl Vector for Avx512Vbmi {
     unsafe fn pack_tile<const STREAM: bool>(source: *const u8, stride: usize, quants: *mut u8, scales: *mut u8) {
         // SAFETY: rows and outputs are the caller's promise.
         unsafe {
-            let row = |i: usize| words(load_rows(source.add(i * stride + 2), stride));
+            let first = source.add(2);
+            let rows = [
+                words(load_rows(first, stride)),
+                words(load_rows(first.add(stride), stride)),
+                words(load_rows(first.add(2 * stride), stride)),
+                words(load_rows(first.add(3 * stride), stride)),
+            ];
             // `words` leaves a row as groups 0, 2, 1, 3.
-            let [g0, g2, g1, g3] = transpose([row(0), row(1), row(2), row(3)]);
+            let [g0, g2, g1, g3] = transpose(rows);
             store_groups::<STREAM>([g0, g1, g2, g3], quants);
             let (low, high) = load_scales(source, stride);
             _mm_storeu_si128(scales.cast(), low);
