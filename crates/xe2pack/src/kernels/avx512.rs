@@ -1,4 +1,10 @@
 //! 512-bit vectors: four rows, four apart, in one register; a whole tile in four.
+#![expect(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
 
 use std::arch::x86_64::*;

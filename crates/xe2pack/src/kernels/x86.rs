@@ -4,6 +4,10 @@
 //! few sequential streams, which the hardware prefetcher follows), a tile's 256 bytes are written as four whole lines
 //! with non-temporal stores (no line is read before it is written, none is cached), and the scales of two tiles are
 //! joined into one line first. `docs/performance-notes/xe2pack.md` records what else was tried.
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "raw loads and non-temporal stores; every access is argued below")]
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_sfence};
