@@ -1,5 +1,5 @@
 //! 256-bit vectors: two rows, four apart, in one register; eight rows transposed at a time.
-#![expect(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
 #![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,

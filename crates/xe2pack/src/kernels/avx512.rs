@@ -1,5 +1,5 @@
 //! 512-bit vectors: four rows, four apart, in one register; a whole tile in four.
-#![expect(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
 #![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,

@@ -1,6 +1,6 @@
 //! As [`super::avx512`], with VBMI's multishift: one instruction picks any eight bits of a 64-bit lane for each byte, so
 //! that regrouping nibbles takes two of them and a bit selection instead of shifts, selections and a byte shuffle.
-#![expect(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
 #![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,

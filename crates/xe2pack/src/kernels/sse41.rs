@@ -1,5 +1,5 @@
 //! 128-bit vectors: a row's 16 bytes in one register, four rows transposed at a time.
-#![expect(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
 #![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,
@@ -138,9 +138,7 @@ pub(super) unsafe fn load_scales(source: *const u8, stride: usize) -> (__m128i, 
 pub(super) unsafe fn store_scales(scales: *const u8, target: *mut u8, pitch: usize) {
     for row in 0..ROWS {
         // SAFETY: the caller's promise.
-        unsafe {
-            target.add(row * pitch).cast::<u16>().write_unaligned(scales.cast::<u16>().add(row).read_unaligned())
-        };
+        unsafe { std::ptr::copy_nonoverlapping(scales.add(row * 2), target.add(row * pitch), 2) };
     }
 }
 

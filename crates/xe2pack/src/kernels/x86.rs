@@ -183,6 +183,7 @@ pub(super) unsafe fn unpack<V: Vector>(payload: Tiles<'_>, first_tile: usize, ro
     let dims = payload.dims();
     let tile_rows = ROWS * dims.row_bytes;
     assert!(rows.len().is_multiple_of(tile_rows), "whole tiles");
+    #[expect(clippy::large_stack_arrays, reason = "20 KiB, sized for the first-level cache")]
     let mut stage = Aligned([0u8; UNPACK_TILES * ROWS * PITCH]);
     for (i, rows) in rows.chunks_mut(UNPACK_TILES * tile_rows).enumerate() {
         let (t, count) = (first_tile + i * UNPACK_TILES, rows.len() / tile_rows);
@@ -211,8 +212,8 @@ pub(super) unsafe fn unpack<V: Vector>(payload: Tiles<'_>, first_tile: usize, ro
                 let hold = if more { end % LINE } else { 0 };
                 // SAFETY: the instruction set is the caller's promise.
                 unsafe {
-                    stream_copy::<V>(&staged[LINE - held..LINE + len - hold], &mut row[at - held..at + len - hold])
-                };
+                    stream_copy::<V>(&staged[LINE - held..LINE + len - hold], &mut row[at - held..at + len - hold]);
+                }
                 if more {
                     staged.copy_within(len..len + LINE, 0);
                 }
