@@ -4,9 +4,8 @@ mod common;
 
 use b70_packset::{LayoutError, MatrixShape};
 use b70_xe2pack::emulate::{self, Accumulation, EmulateError};
-use common::{packed_by_reference, random_bytes};
+use common::{packed_by_reference, random_bytes, sha256};
 use half::f16;
-use sha2::{Digest, Sha256};
 
 /// MT19937 seeded as `CPython`'s `random.seed(integer)` does for one 32-bit word.
 struct Python {
@@ -105,10 +104,6 @@ fn tensor(seed: u32, bound: f64, elements: usize, quantise: fn(&[f64]) -> Vec<u8
     let mut random = Python::new(seed);
     let values: Vec<f64> = (0..elements).map(|_| random.uniform(bound)).collect();
     values.chunks(32).flat_map(quantise).collect()
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The published golden set (K 5120, N 256, seed 270036): from the packed weights the emulated consumer must give the

@@ -1,8 +1,10 @@
 //! What several test files share.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::print_stdout, reason = "tests name what they skip")]
 
 use b70_packset::{Layout, MatrixShape};
 use b70_xe2pack::{Kernel, reference};
+use sha2::{Digest, Sha256};
 
 /// Reproducible bytes (xorshift64).
 pub(crate) fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
@@ -35,4 +37,12 @@ pub(crate) fn packed_by_reference(shape: MatrixShape, source: &[u8]) -> Vec<u8> 
 
 pub(crate) fn len(layout: &impl Layout, shape: MatrixShape) -> usize {
     layout.payload_len(shape).expect("a valid shape") as usize
+}
+
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    Sha256::digest(bytes).iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
