@@ -62,6 +62,7 @@ mod plan;
 mod prepare;
 mod ram;
 mod set;
+mod source;
 mod spec;
 mod stage;
 mod trust;
@@ -81,6 +82,7 @@ pub use prepare::prepare_in;
 pub use prepare::{ModelHash, PrepareOptions, Prepared, prepare};
 pub use ram::{DEFAULT_MIN_FREE, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram, stage_validate};
 pub use set::SetDir;
+pub use source::SourceTrust;
 pub use spec::{PACKER_REVISION, model_hash, read_spec, tool_record};
 pub use stage::{Lookup, Stage, StagedTensor};
 #[doc(hidden)]

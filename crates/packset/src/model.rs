@@ -175,18 +175,23 @@ impl Model {
             let digests = hash_file(job, What::Sha256, progress).map_err(cancelled)?;
             Ok::<_, PackError>(digests.sha256.expect("SHA-256 was asked for"))
         };
-        let files = self.split.files();
-        if let [only] = files {
-            return one(only);
+        let digests = self.split.files().iter().map(one).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.sha256_of_files(&digests))
+    }
+
+    /// The model's SHA-256 from those of its files, in shard order.
+    pub(crate) fn sha256_of_files(&self, digests: &[Sha256Hex]) -> Sha256Hex {
+        if let [only] = digests {
+            return *only;
         }
         let mut text = Vec::new();
-        for file in files {
+        for (file, digest) in self.split.files().iter().zip(digests) {
             let name = file.path().file_name().unwrap_or_default();
             text.extend_from_slice(name.as_encoded_bytes());
             text.push(0);
-            text.extend_from_slice(one(file)?.as_bytes());
+            text.extend_from_slice(digest.as_bytes());
         }
-        Ok(Sha256Hex::of(&text))
+        Sha256Hex::of(&text)
     }
 }
 

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use b70_admission::{LockGuard, Outcome, Progress, Root, lock, open_or_create, replace_bytes, sweep_orphans};
+use b70_admission::{
+    LockGuard, Outcome, Progress, Receipt, Root, lock, open_or_create, pool, replace_bytes, sweep_orphans,
+};
 use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, canonical_sha256, rfc3339_utc, unix_now};
 use schemars::JsonSchema;
@@ -27,6 +29,7 @@ use crate::plan::{Plan, SelectedTensor, Selection};
 use crate::set::{
     MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, clear_the_way, layout_record, payload_name, rel, sidecar_name,
 };
+use crate::source::{RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
 use crate::verify::same_tensor;
 
 /// Folder of the lock files below a cache root; they are never removed.
@@ -107,10 +110,14 @@ pub struct Prepared {
     pub payload_size_bytes: u64,
     /// The model's SHA-256.
     pub source_sha256: Sha256Hex,
-    /// Whether it was computed in this run.
+    /// Whether the file was proved to have it: by reading it, or by the receipt of an earlier full read.
     pub hash_validated: bool,
     /// Who vouches for it: `spec`, `argument`, `nothing`, or where it was recorded.
     pub vouched_by: String,
+    /// On what evidence the model has its SHA-256.
+    pub source_trust: SourceTrust,
+    /// Why the model was read although it has a receipt, or why there is no new one.
+    pub source_reasons: Vec<String>,
     /// Seconds spent on the model's SHA-256 (overlaps packing).
     pub model_hash_seconds: f64,
     /// Seconds from the first tensor to the last published one.
@@ -149,6 +156,7 @@ pub fn prepare_in(
         return Err(PackError::NothingSelected { plan: plan.name().to_owned(), path: model.path().to_path_buf() });
     }
     let gate = HashGate::new();
+    let prover = Prover::new(model, options)?;
     let (sha256, vouched_by) = match options.model_hash {
         ModelHash::Expected { sha256, vouched_by } => (*sha256, vouched_by.clone()),
         ModelHash::Recorded { sha256, vouched_by } => {
@@ -156,18 +164,26 @@ pub fn prepare_in(
             (*sha256, vouched_by.clone())
         }
         // Without a digest there is no key, so nothing can overlap.
-        ModelHash::Unknown => (gate.compute(model, None, &options.progress)?, "nothing".to_owned()),
+        ModelHash::Unknown => (gate.compute(model, None, || prover.prove())?, "nothing".to_owned()),
     };
     let cache = open_or_create(options.cache_root, 0o755)?;
     let mut run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
+    run.prover = Some(&prover);
     run.worker_set = worker_set_bytes.unwrap_or(run.worker_set);
     let result = run.execute();
     if result.is_err() {
         run.leave_no_empty_folders();
     }
     let (entries, counts, pack_seconds) = result?;
-    let hash_validated = gate.seconds().is_some();
-    let repaired_documents = run.publish_set(&entries, &counts, hash_validated, &vouched_by, pack_seconds)?;
+    let proof = gate.take_proof();
+    if let Some(receipt) = proof.as_ref().and_then(|proof| proof.receipt.as_deref()) {
+        prover.store(&cache, receipt)?;
+    }
+    let hash_validated = proof.is_some();
+    let model_hash_seconds = proof.as_ref().map_or(0.0, |proof| proof.seconds);
+    let source_trust = proof.as_ref().map_or(SourceTrust::Recorded, |proof| proof.trust);
+    let repaired_documents =
+        run.publish_set(&entries, &counts, hash_validated, &vouched_by, model_hash_seconds, pack_seconds)?;
     Ok(Prepared {
         schema_version: 1,
         status: "ready".to_owned(),
@@ -186,12 +202,56 @@ pub fn prepare_in(
         source_sha256: sha256,
         hash_validated,
         vouched_by,
-        model_hash_seconds: gate.seconds().unwrap_or(0.0),
+        source_trust,
+        source_reasons: proof.map(|proof| proof.reasons).unwrap_or_default(),
+        model_hash_seconds,
         pack_seconds,
         seconds: started.elapsed().as_secs_f64(),
         jobs: run.jobs as u64,
         kernel: layout.kernel().to_owned(),
     })
+}
+
+/// Proves the model, by its receipt where that holds.
+struct Prover<'a> {
+    model: &'a Model,
+    /// None for files that no receipt can be about; they are read each time.
+    subject: Option<SourceSubject>,
+    receipts: Option<Root>,
+    pool: rayon::ThreadPool,
+    progress: Progress<'a>,
+}
+
+impl<'a> Prover<'a> {
+    fn new(model: &'a Model, options: &PrepareOptions<'a>) -> Result<Self, PackError> {
+        let receipts = options.cache_root.join(RECEIPTS_DIR);
+        let usable = !options.rehash && receipts.is_dir();
+        Ok(Self {
+            model,
+            subject: SourceSubject::new(model).ok(),
+            receipts: usable.then(|| Root::open(&receipts)).transpose()?,
+            pool: pool(0)?,
+            progress: options.progress.silent(),
+        })
+    }
+
+    fn prove(&self) -> Result<SourceProof, PackError> {
+        if let Some(subject) = &self.subject {
+            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, &self.progress);
+        }
+        let started = Instant::now();
+        Ok(SourceProof {
+            sha256: self.model.sha256(&self.progress)?,
+            trust: SourceTrust::Sha256,
+            reasons: vec!["no receipt can name these files".to_owned()],
+            seconds: started.elapsed().as_secs_f64(),
+            receipt: None,
+        })
+    }
+
+    fn store(&self, cache: &Root, receipt: &Receipt) -> Result<(), PackError> {
+        self.subject.as_ref().map_or(Ok(()), |subject| subject.store(cache, receipt))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -222,6 +282,7 @@ struct Run<'a> {
     set: SetDir,
     tensors_dir: Root,
     gate: &'a HashGate,
+    prover: Option<&'a Prover<'a>>,
     /// The set as an earlier run left it, if its manifest can be read.
     recorded: Option<PackSet>,
     donors: Donors,
@@ -273,6 +334,7 @@ impl<'a> Run<'a> {
             set,
             tensors_dir,
             gate,
+            prover: None,
             jobs,
             worker_set: worker_set(jobs),
             _lock: lock,
@@ -286,8 +348,8 @@ impl<'a> Run<'a> {
         let results = std::thread::scope(|scope| {
             let hashing = self.gate.is_pending().then(|| {
                 scope.spawn(|| {
-                    let computed = self.gate.compute(self.model, Some(self.sha256), &self.options.progress.silent());
-                    computed.map(|_| ())
+                    let prover = self.prover.expect("set before the workers start");
+                    self.gate.compute(self.model, Some(self.sha256), || prover.prove()).map(|_| ())
                 })
             });
             let workers: Vec<_> = (0..self.jobs).map(|_| scope.spawn(|| self.work(&next))).collect();
@@ -432,6 +494,7 @@ impl<'a> Run<'a> {
         counts: &Counts,
         hash_validated: bool,
         vouched_by: &str,
+        model_hash_seconds: f64,
         pack_seconds: f64,
     ) -> Result<Vec<String>, PackError> {
         self.model.check_unchanged()?;
@@ -470,7 +533,8 @@ impl<'a> Run<'a> {
             // The manifest comes last: where one is, the set had been finished once.
             None => note(!matches!(root.try_stat(&rel(MANIFEST_FILE)), Ok(None)), MANIFEST_FILE),
         }
-        let document = self.document(entries, counts, hash_validated, vouched_by, pack_seconds, &index)?;
+        let document =
+            self.document(entries, counts, hash_validated, vouched_by, model_hash_seconds, pack_seconds, &index)?;
         let bytes = json_bytes(&document);
         for (name, bytes) in [
             (INDEX_FILE, index.as_bytes()),
@@ -511,6 +575,7 @@ impl<'a> Run<'a> {
         counts: &Counts,
         hash_validated: bool,
         vouched_by: &str,
+        model_hash_seconds: f64,
         pack_seconds: f64,
         index: &str,
     ) -> Result<PackSet, PackError> {
@@ -542,7 +607,7 @@ impl<'a> Run<'a> {
             reused_count_this_run: counts.reused,
             imported_count_this_run: counts.imported,
             payload_size_bytes: entries.iter().map(|entry| entry.payload.size_bytes).sum(),
-            model_hash_seconds_this_run: self.gate.seconds().unwrap_or(0.0),
+            model_hash_seconds_this_run: model_hash_seconds,
             pack_seconds_this_run: pack_seconds,
             tensors: entries.to_vec(),
             runtime_index: crate::import::index_record(prefix, index),

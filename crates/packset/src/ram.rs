@@ -281,7 +281,7 @@ fn write_stage_file(to: &Root, source: &Path, document: &PackSet, manifest: &[u8
 }
 
 fn stage_format(document: &PackSet) -> String {
-    format!("{}-ram-stage-v1", prefix_of(&document.format).unwrap_or_default())
+    format!("{}-ram-stage-v1", prefix_of(document))
 }
 
 fn empty_report(
@@ -477,7 +477,7 @@ fn check_stage_index(
         }
     };
     let expected = runtime_index(
-        prefix_of(&document.format).unwrap_or_default(),
+        prefix_of(document),
         document.key,
         document.source_model.sha256,
         layout.descriptor(),

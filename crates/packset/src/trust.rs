@@ -27,7 +27,7 @@ pub(crate) struct SetSubject {
 
 impl SetSubject {
     pub(crate) fn new(document: &PackSet, manifest_sha256: Sha256Hex) -> Result<Self, PackError> {
-        let prefix = prefix_of(&document.format).unwrap_or_default();
+        let prefix = prefix_of(document);
         let mut files = Vec::with_capacity(document.tensors.len() + 1);
         let mut contents = Some(Vec::with_capacity(document.tensors.len()));
         for tensor in &document.tensors {
