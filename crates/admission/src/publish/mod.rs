@@ -5,6 +5,7 @@
 
 mod dir;
 mod file;
+mod names;
 mod sweep;
 
 use std::ffi::{OsStr, OsString};
