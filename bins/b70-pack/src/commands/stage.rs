@@ -32,12 +32,11 @@ pub(crate) fn stage_ram(ui: &Ui, args: &StageArgs<'_>) -> Result<Output, CliErro
 
 pub(crate) fn stage_validate(ui: &Ui, args: &StageArgs<'_>, deep: bool) -> Result<Output, CliError> {
     // The source set helps to prove a stage whose own document is damaged; a stage stands without it, too.
-    let (key, source) = match args.key {
-        Some(key) => (key, SetDir::open(args.cache_root, key).ok()),
-        None => {
-            let set = SetDir::newest(args.cache_root)?;
-            (set.read_manifest()?.0.key, Some(set))
-        }
+    let (key, source) = if let Some(key) = args.key {
+        (key, SetDir::open(args.cache_root, key).ok())
+    } else {
+        let set = SetDir::newest(args.cache_root)?;
+        (set.read_manifest()?.0.key, Some(set))
     };
     let depth = if deep { Depth::Deep } else { Depth::Shallow };
     let report = with_options(ui, args, |options| {
