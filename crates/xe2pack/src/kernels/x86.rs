@@ -1,0 +1,222 @@
+//! The order in which all x86 kernels walk memory, generic over how one tile is rearranged.
+//!
+//! Rearranging costs far less than moving the bytes, so this order decides the speed: rows are read from end to end (a
+//! few sequential streams, which the hardware prefetcher follows), a tile's 256 bytes are written as four whole lines
+//! with non-temporal stores (no line is read before it is written, none is cached), and the scales of two tiles are
+//! joined into one line first. `docs/performance-notes/xe2pack.md` records what else was tried.
+#![expect(unsafe_code, reason = "raw loads and non-temporal stores; every access is argued below")]
+
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_sfence};
+
+use super::view::{BLOCK, QUANTS, ROWS, SCALES, Tiles, TilesMut};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Tiles packed together when the payload starts on a line: their scales are one line.
+const PACK_TILES: usize = 2;
+/// Tiles gathered in L1 when the payload does not start on a line, so that few lines are written in two pieces.
+const STAGE_TILES: usize = 8;
+/// How far ahead in each source row packing prefetches.
+const PACK_AHEAD: usize = 2 * LINE;
+/// Tiles unpacked together; they share a line of scales.
+const UNPACK_TILES: usize = 2;
+/// Blocks of a row gathered in L1 before they are written: 576 bytes, nine lines.
+const UNPACK_BLOCKS: usize = 32;
+/// How many blocks of columns ahead unpacking prefetches.
+const UNPACK_AHEAD: usize = 4;
+
+/// One tile's rearrangement in one instruction set. Every function may only be called on a CPU that has it.
+pub(super) trait Vector {
+    /// Packs 16 source blocks, at `source`, `source + stride`, …, into 256 bytes of quants and 32 bytes of scales.
+    ///
+    /// # Safety
+    /// 18 bytes are readable at each of the 16 places. `quants` is valid for writing 256 bytes and aligned to 64;
+    /// `scales` is valid for writing 32 bytes. With `STREAM` the quants are written by non-temporal stores and the
+    /// caller issues an `sfence` before anything else may read them.
+    unsafe fn pack_tile<const STREAM: bool>(source: *const u8, stride: usize, quants: *mut u8, scales: *mut u8);
+
+    /// The inverse: 256 bytes of quants and 32 of scales become 16 blocks at `target`, `target + pitch`, ….
+    ///
+    /// # Safety
+    /// `quants` and `scales` are valid for reading 256 and 32 bytes; 18 bytes are writable at each of the 16 places.
+    unsafe fn unpack_tile(quants: *const u8, scales: *const u8, target: *mut u8, pitch: usize);
+
+    /// Copies 64 bytes with non-temporal stores.
+    ///
+    /// # Safety
+    /// `target` is aligned to 64 and valid for writing 64 bytes, `source` is valid for reading 64.
+    unsafe fn stream_line(source: *const u8, target: *mut u8);
+}
+
+#[repr(C, align(64))]
+struct Aligned<const N: usize>([u8; N]);
+
+/// Packs the rows of the tiles of `out`; `source` starts at the first of them.
+///
+/// # Safety
+/// The CPU has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn pack<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
+    assert_eq!(source.len(), out.tiles().len() * ROWS * out.dims().row_bytes, "rows of exactly these tiles");
+    // SAFETY: the length of `source` was just checked; the instruction set is the caller's promise.
+    unsafe {
+        if out.line_aligned() {
+            pack_lines::<V>(source, out);
+        } else {
+            pack_staged::<V>(source, out);
+        }
+    }
+    // Non-temporal stores are not ordered with the ones that will tell other threads that the work is done.
+    // SAFETY: SSE is part of x86-64.
+    unsafe { _mm_sfence() };
+}
+
+/// # Safety
+/// As [`pack`]; `source` holds whole rows of exactly the tiles of `out`, whose payload starts on a line.
+#[inline(always)]
+unsafe fn pack_lines<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
+    let (dims, tiles) = (out.dims(), out.tiles());
+    let tile_rows = ROWS * dims.row_bytes;
+    let mut joined = Aligned([0u8; PACK_TILES * SCALES]);
+    for t in tiles.clone().step_by(PACK_TILES) {
+        let count = PACK_TILES.min(tiles.end - t);
+        let rows = source[(t - tiles.start) * tile_rows..][..count * tile_rows].as_ptr();
+        for b in 0..dims.k_blocks {
+            let quants = out.quants(b, t, count).as_mut_ptr();
+            // SAFETY: block b of each of the `count` tiles' rows lies within `rows`; `quants` spans `count` tiles and is
+            // aligned because the payload is and runs start at multiples of 256; `joined` holds two tiles' scales.
+            unsafe {
+                let block = rows.add(b * BLOCK);
+                prefetch_rows(block.wrapping_add(PACK_AHEAD), dims.row_bytes, count * ROWS);
+                for i in 0..count {
+                    let scales = joined.0.as_mut_ptr().add(i * SCALES);
+                    V::pack_tile::<true>(block.add(i * tile_rows), dims.row_bytes, quants.add(i * QUANTS), scales);
+                }
+            }
+            let target = out.scales(b, t, count);
+            if count == PACK_TILES && target.as_ptr().addr().is_multiple_of(LINE) {
+                // SAFETY: both are 64 bytes long and `target` was just found aligned.
+                unsafe { V::stream_line(joined.0.as_ptr(), target.as_mut_ptr()) };
+            } else {
+                target.copy_from_slice(&joined.0[..count * SCALES]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`pack`]; `source` holds whole rows of exactly the tiles of `out`.
+#[inline(always)]
+unsafe fn pack_staged<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
+    let (dims, tiles) = (out.dims(), out.tiles());
+    let tile_rows = ROWS * dims.row_bytes;
+    let mut quants = Aligned([0u8; STAGE_TILES * QUANTS]);
+    let mut scales = Aligned([0u8; STAGE_TILES * SCALES]);
+    for t in tiles.clone().step_by(STAGE_TILES) {
+        let count = STAGE_TILES.min(tiles.end - t);
+        let rows = source[(t - tiles.start) * tile_rows..][..count * tile_rows].as_ptr();
+        for b in 0..dims.k_blocks {
+            // SAFETY: block b of each of the `count` tiles' rows lies within `rows`; the stages are aligned and hold
+            // `STAGE_TILES` >= `count` tiles.
+            unsafe {
+                let block = rows.add(b * BLOCK);
+                prefetch_rows(block.wrapping_add(PACK_AHEAD), dims.row_bytes, count * ROWS);
+                for i in 0..count {
+                    V::pack_tile::<false>(
+                        block.add(i * tile_rows),
+                        dims.row_bytes,
+                        quants.0.as_mut_ptr().add(i * QUANTS),
+                        scales.0.as_mut_ptr().add(i * SCALES),
+                    );
+                }
+                stream_copy::<V>(&quants.0[..count * QUANTS], out.quants(b, t, count));
+                stream_copy::<V>(&scales.0[..count * SCALES], out.scales(b, t, count));
+            }
+        }
+    }
+}
+
+/// Unpacks the tiles from `first_tile` on into `rows`, which starts at the first row of that tile.
+///
+/// # Safety
+/// The CPU has the instruction set of `V`.
+#[inline(always)]
+pub(super) unsafe fn unpack<V: Vector>(payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
+    const PITCH: usize = UNPACK_BLOCKS * BLOCK;
+    let dims = payload.dims();
+    let tile_rows = ROWS * dims.row_bytes;
+    assert!(rows.len().is_multiple_of(tile_rows), "whole tiles");
+    let mut stage = Aligned([0u8; UNPACK_TILES * ROWS * PITCH]);
+    for (i, rows) in rows.chunks_mut(UNPACK_TILES * tile_rows).enumerate() {
+        let (t, count) = (first_tile + i * UNPACK_TILES, rows.len() / tile_rows);
+        for first in (0..dims.k_blocks).step_by(UNPACK_BLOCKS) {
+            let blocks = UNPACK_BLOCKS.min(dims.k_blocks - first);
+            for b in 0..blocks {
+                let (quants, scales) = (payload.quants(first + b, t, count), payload.scales(first + b, t, count));
+                if first + b + UNPACK_AHEAD < dims.k_blocks {
+                    prefetch_lines(payload.quants(first + b + UNPACK_AHEAD, t, count));
+                    prefetch_lines(payload.scales(first + b + UNPACK_AHEAD, t, count));
+                }
+                for i in 0..count {
+                    // SAFETY: the slices span `count` tiles; the stage has 16 rows of PITCH bytes for each of them, and
+                    // b < UNPACK_BLOCKS, so that 18 bytes from b * 18 lie within a row.
+                    unsafe {
+                        let target = stage.0.as_mut_ptr().add(i * ROWS * PITCH + b * BLOCK);
+                        V::unpack_tile(quants.as_ptr().add(i * QUANTS), scales.as_ptr().add(i * SCALES), target, PITCH);
+                    }
+                }
+            }
+            for (row, staged) in rows.chunks_exact_mut(dims.row_bytes).zip(stage.0.chunks_exact(PITCH)) {
+                let len = blocks * BLOCK;
+                // SAFETY: the instruction set is the caller's promise.
+                unsafe { stream_copy::<V>(&staged[..len], &mut row[first * BLOCK..][..len]) };
+            }
+        }
+    }
+    // SAFETY: SSE is part of x86-64.
+    unsafe { _mm_sfence() };
+}
+
+/// Copies with non-temporal stores wherever `target` has a whole line. The caller issues an `sfence`.
+///
+/// # Safety
+/// The CPU has the instruction set of `V`.
+#[inline(always)]
+unsafe fn stream_copy<V: Vector>(source: &[u8], target: &mut [u8]) {
+    assert_eq!(source.len(), target.len(), "a copy of equal lengths");
+    let len = source.len();
+    let (source, target) = (source.as_ptr(), target.as_mut_ptr());
+    let head = (target.addr().wrapping_neg() % LINE).min(len);
+    let lines = (len - head) / LINE;
+    let tail = head + lines * LINE;
+    // SAFETY: head + 64 * lines <= len, the common length of both; after `head` bytes the target is aligned to 64 (or
+    // nothing is left). A shared and an exclusive slice do not overlap.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source, target, head);
+        for line in 0..lines {
+            let at = head + line * LINE;
+            V::stream_line(source.add(at), target.add(at));
+        }
+        std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), len - tail);
+    }
+}
+
+#[inline(always)]
+fn prefetch_rows(first: *const u8, stride: usize, rows: usize) {
+    for row in 0..rows {
+        prefetch(first.wrapping_add(row * stride));
+    }
+}
+
+#[inline(always)]
+fn prefetch_lines(bytes: &[u8]) {
+    for at in (0..bytes.len()).step_by(LINE) {
+        prefetch(bytes.as_ptr().wrapping_add(at));
+    }
+}
+
+#[inline(always)]
+fn prefetch(at: *const u8) {
+    // SAFETY: a hint that reads nothing and faults on no address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+}
