@@ -57,7 +57,8 @@ fn a_stream_split_at_every_byte_reads_as_a_whole_one() {
     for record in [&whole, &split] {
         assert_eq!(record.text, "one two three");
         assert_eq!(record.finish_reasons, ["length"]);
-        assert_eq!(record.raw.bytes(), chat_stream());
+        // Reading stops at [DONE]; whether the last chunk's end came with it is chance.
+        assert!(chat_stream().starts_with(record.raw.bytes()) && record.done);
         assert_eq!(record.text_offsets().len(), 3);
         let usage = record.usage.as_ref().unwrap();
         assert_eq!((&usage.cached_tokens, &usage.completion_tokens), (&Reported::Count(0), &Reported::Count(3)));
