@@ -1,1 +1,27 @@
 //! Digests, file identity, trust receipts, locks, atomic publish, RAM model cache, artifact registry, fingerprints.
+#![deny(unsafe_code)]
+
+mod digest;
+mod error;
+mod fault;
+mod identity;
+mod lock;
+mod path;
+mod progress;
+mod publish;
+mod roots;
+
+pub use digest::{
+    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many, pool,
+};
+pub use error::{Error, Mismatch, Result};
+pub use fault::step as fault_step;
+pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
+pub use lock::{LockGuard, lock, lock_all};
+pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
+pub use progress::Progress;
+pub use publish::{
+    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
+    replace_bytes, sweep_orphans,
+};
+pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};

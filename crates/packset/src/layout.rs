@@ -158,8 +158,13 @@ pub trait Layout: Send + Sync {
     fn pack(&self, shape: MatrixShape, source: &[u8], payload: &mut [u8], threads: Threads) -> Result<(), LayoutError>;
 
     /// The inverse of [`Layout::pack`].
-    fn unpack(&self, shape: MatrixShape, payload: &[u8], source: &mut [u8], threads: Threads)
-    -> Result<(), LayoutError>;
+    fn unpack(
+        &self,
+        shape: MatrixShape,
+        payload: &[u8],
+        source: &mut [u8],
+        threads: Threads,
+    ) -> Result<(), LayoutError>;
 
     /// Where the payload of rows `rows`, packed as a tensor of its own, lies in the payload of `shape`.
     fn segments(&self, shape: MatrixShape, rows: Range<u64>) -> Result<Vec<Segment>, LayoutError>;

@@ -1,0 +1,359 @@
+//! One digest engine: SHA-256 for identity, BLAKE3 for fast re-checks, both from one pass when both are wanted.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::{Deserialize, Serialize};
+use sha2::Digest as _;
+
+use crate::error::{Error, Result};
+use crate::path::{RelPath, Root};
+use crate::progress::Progress;
+
+/// Bytes of one read: large enough to hide the call, small enough to stay in the second-level cache.
+pub(crate) const BUFFER: usize = 1 << 20;
+
+/// A SHA-256 digest (FIPS 180-4): the identity of bytes.
+pub use b70_manifest::Sha256Hex as Sha256;
+
+/// A BLAKE3 digest (32 bytes): the fast re-check of bytes whose SHA-256 is already known.
+pub use b70_manifest::{Blake3Hex as Blake3, ParseDigestError};
+
+/// Which digests a pass computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum What {
+    /// SHA-256 alone.
+    Sha256,
+    /// BLAKE3 alone.
+    Blake3,
+    /// Both, from one pass over the bytes.
+    Both,
+}
+
+impl What {
+    fn sha256(self) -> bool {
+        self != Self::Blake3
+    }
+
+    fn blake3(self) -> bool {
+        self != Self::Sha256
+    }
+}
+
+/// The outcome of one pass: the digests that were asked for, and how many bytes they cover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Digests {
+    /// SHA-256, when asked for.
+    pub sha256: Option<Sha256>,
+    /// BLAKE3, when asked for.
+    pub blake3: Option<Blake3>,
+    /// Bytes covered.
+    pub size: u64,
+}
+
+/// Both digests and the size of some bytes: what a publish or a receipt knows of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Content {
+    /// SHA-256.
+    pub sha256: Sha256,
+    /// BLAKE3.
+    pub blake3: Blake3,
+    /// Length in bytes.
+    pub size: u64,
+}
+
+impl Content {
+    /// The content of a slice.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self { sha256: Sha256::of(bytes), blake3: Blake3(*blake3::hash(bytes).as_bytes()), size: bytes.len() as u64 }
+    }
+}
+
+impl Digests {
+    /// Both digests, if the pass computed both.
+    pub fn content(&self) -> Option<Content> {
+        Some(Content { sha256: self.sha256?, blake3: self.blake3?, size: self.size })
+    }
+}
+
+/// Digests fed by slices, in order.
+#[derive(Clone)]
+pub struct Hasher {
+    sha256: Option<sha2::Sha256>,
+    blake3: Option<Box<blake3::Hasher>>,
+    size: u64,
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hasher").field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl Hasher {
+    /// A fresh hasher.
+    pub fn new(what: What) -> Self {
+        Self {
+            sha256: what.sha256().then(sha2::Sha256::new),
+            blake3: what.blake3().then(|| Box::new(blake3::Hasher::new())),
+            size: 0,
+        }
+    }
+
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        // 64 KiB at a time, so that the second digest finds the bytes in the first-level or second-level cache.
+        for chunk in bytes.chunks(64 << 10) {
+            if let Some(sha256) = &mut self.sha256 {
+                sha256.update(chunk);
+            }
+            if let Some(blake3) = &mut self.blake3 {
+                blake3.update(chunk);
+            }
+        }
+        self.size += bytes.len() as u64;
+    }
+
+    /// Takes the next bytes, spread over the threads of the current rayon pool: SHA-256 on one, BLAKE3 on the others.
+    pub fn update_parallel(&mut self, bytes: &[u8]) {
+        let Self { sha256, blake3, size } = self;
+        match (sha256, blake3) {
+            (Some(sha256), Some(blake3)) => {
+                rayon::join(|| sha256.update(bytes), || blake3.update_rayon(bytes));
+            }
+            (Some(sha256), None) => sha256.update(bytes),
+            (None, Some(blake3)) => {
+                blake3.update_rayon(bytes);
+            }
+            (None, None) => {}
+        }
+        *size += bytes.len() as u64;
+    }
+
+    /// Bytes taken so far.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The digests of all bytes taken.
+    pub fn finish(self) -> Digests {
+        Digests {
+            sha256: self.sha256.map(|h| Sha256(h.finalize().into())),
+            blake3: self.blake3.map(|h| Blake3(*h.finalize().as_bytes())),
+            size: self.size,
+        }
+    }
+}
+
+/// A file to hash: by path, by a name beneath a root, or one already open.
+#[derive(Debug, Clone, Copy)]
+pub enum Source<'a> {
+    /// A path of the caller's own choice; links are followed, anything but a regular file is refused.
+    Path(&'a Path),
+    /// A name from a document: opened beneath the root without following any link.
+    Beneath(&'a Root, &'a RelPath),
+    /// An open file and the path to name in errors. Its file position is neither used nor moved.
+    File(&'a File, &'a Path),
+}
+
+/// A [`Source`] and, where known, the size it must have; another size is refused before a byte is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// The file.
+    pub source: Source<'a>,
+    /// Its expected size in bytes.
+    pub size: Option<u64>,
+}
+
+impl<'a> From<Source<'a>> for Job<'a> {
+    fn from(source: Source<'a>) -> Self {
+        Self { source, size: None }
+    }
+}
+
+impl<'a> From<&'a Path> for Job<'a> {
+    fn from(path: &'a Path) -> Self {
+        Source::Path(path).into()
+    }
+}
+
+enum Opened<'a> {
+    Owned(File),
+    Borrowed(&'a File),
+}
+
+impl Opened<'_> {
+    fn file(&self) -> &File {
+        match self {
+            Self::Owned(file) => file,
+            Self::Borrowed(file) => file,
+        }
+    }
+}
+
+impl<'a> Job<'a> {
+    fn path(&self) -> PathBuf {
+        match self.source {
+            Source::Path(path) | Source::File(_, path) => path.to_path_buf(),
+            Source::Beneath(root, name) => root.join(name),
+        }
+    }
+
+    fn open(&self) -> Result<(Opened<'a>, PathBuf, u64)> {
+        let path = self.path();
+        let opened = match self.source {
+            Source::Path(p) => Opened::Owned(crate::path::open_regular(p)?),
+            Source::Beneath(root, name) => Opened::Owned(root.open_file(name)?),
+            Source::File(file, _) => Opened::Borrowed(file),
+        };
+        let found = opened.file().metadata().map_err(|e| Error::io("stat", &path, e))?.len();
+        if let Some(expected) = self.size
+            && expected != found
+        {
+            return Err(Error::Size { path, expected, found });
+        }
+        // Advice only: a file system that ignores it costs time, not correctness.
+        let _ = rustix::fs::fadvise(opened.file(), 0, None, rustix::fs::Advice::Sequential);
+        Ok((opened, path, found))
+    }
+}
+
+/// One `pread`, repeated when a signal interrupted it.
+pub(crate) fn pread(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        match file.read_at(buffer, offset) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn pread_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match pread(file, &mut buffer[filled..], offset + filled as u64)? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    Ok(filled)
+}
+
+fn changed(path: &Path, expected: u64, found: u64) -> Error {
+    Error::ChangedWhileReading {
+        path: path.to_path_buf(),
+        what: format!("it had {expected} bytes when opened, {found} were read"),
+    }
+}
+
+fn hash_serial(
+    file: &File,
+    path: &Path,
+    len: u64,
+    what: What,
+    buffer: &mut [u8],
+    progress: &Progress<'_>,
+) -> Result<Digests> {
+    let mut hasher = Hasher::new(what);
+    loop {
+        progress.check()?;
+        let n = pread(file, buffer, hasher.size()).map_err(|e| Error::io("read", path, e))?;
+        if n == 0 {
+            break;
+        }
+        hasher.update(&buffer[..n]);
+        progress.add(n as u64);
+        if hasher.size() > len {
+            return Err(changed(path, len, hasher.size()));
+        }
+    }
+    if hasher.size() == len { Ok(hasher.finish()) } else { Err(changed(path, len, hasher.size())) }
+}
+
+/// Reads the next buffer while the current one is hashed; BLAKE3 spreads over the pool.
+fn hash_pipelined(file: &File, path: &Path, len: u64, what: What, progress: &Progress<'_>) -> Result<Digests> {
+    let mut hasher = Hasher::new(what);
+    let (mut current, mut next) = (vec![0; 4 * BUFFER], vec![0; 4 * BUFFER]);
+    let mut filled = pread_full(file, &mut current, 0).map_err(|e| Error::io("read", path, e))?;
+    while filled > 0 {
+        progress.check()?;
+        let offset = hasher.size() + filled as u64;
+        let ((), read) =
+            rayon::join(|| hasher.update_parallel(&current[..filled]), || pread_full(file, &mut next, offset));
+        progress.add(filled as u64);
+        filled = read.map_err(|e| Error::io("read", path, e))?;
+        std::mem::swap(&mut current, &mut next);
+        if hasher.size() > len {
+            return Err(changed(path, len, hasher.size()));
+        }
+    }
+    if hasher.size() == len { Ok(hasher.finish()) } else { Err(changed(path, len, hasher.size())) }
+}
+
+/// Hashes one file on the calling thread, reading it by `pread` (never by a map: a truncated map is a SIGBUS).
+///
+/// Errors: [`Error::Missing`], [`Error::Kind`], [`Error::Size`] before a byte is read, [`Error::ChangedWhileReading`]
+/// when the file grows or shrinks meanwhile, [`Error::Cancelled`], [`Error::Io`].
+pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_>) -> Result<Digests> {
+    let (opened, path, len) = job.into().open()?;
+    let mut buffer = vec![0; BUFFER.min(usize::try_from(len).unwrap_or(BUFFER).max(4096))];
+    hash_serial(opened.file(), &path, len, what, &mut buffer, progress)
+}
+
+/// Hashes many files over the threads of `pool`, at most one file open per thread; the results stand in the order of
+/// `jobs`. Fewer large files than threads are read ahead and, for BLAKE3, split over the pool.
+///
+/// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
+pub fn hash_many(
+    jobs: &[Job<'_>],
+    what: What,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+) -> Vec<Result<Digests>> {
+    let threads = pool.current_num_threads();
+    if jobs.len() < threads || jobs.len() == 1 {
+        return pool.install(|| {
+            jobs.iter()
+                .map(|job| {
+                    let (opened, path, len) = job.open()?;
+                    hash_pipelined(opened.file(), &path, len, what, progress)
+                })
+                .collect()
+        });
+    }
+    // Workers take the next file off a shared counter; every thread keeps one buffer for all of its files.
+    let next = AtomicUsize::new(0);
+    let mut results: Vec<Option<Result<Digests>>> = Vec::new();
+    results.resize_with(jobs.len(), || None);
+    let done = pool.broadcast(|_| {
+        let mut buffer = vec![0; BUFFER];
+        let mut done = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(i) else { break };
+            let result = job
+                .open()
+                .and_then(|(opened, path, len)| hash_serial(opened.file(), &path, len, what, &mut buffer, progress));
+            done.push((i, result));
+        }
+        done
+    });
+    for (i, result) in done.into_iter().flatten() {
+        results[i] = Some(result);
+    }
+    results.into_iter().map(|r| r.unwrap_or(Err(Error::Cancelled))).collect()
+}
+
+/// A bounded pool of `threads` workers (0: one for each core this process may use).
+pub fn pool(threads: usize) -> Result<rayon::ThreadPool> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|i| format!("b70-work-{i}"))
+        .build()
+        .map_err(|e| Error::io("start threads for", Path::new("the worker pool"), io::Error::other(e)))
+}

@@ -1,0 +1,565 @@
+//! Publishing one file.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{fsync, temp_name};
+use crate::digest::{BUFFER, Content, Hasher, Sha256, Source, What, hash_file};
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::identity::FileIdentity;
+use crate::lock::{Attempt, try_flock};
+use crate::path::{RelPath, Root};
+use crate::progress::Progress;
+
+/// What to do when the name to publish is taken. Nothing is ever overwritten in place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum OnExisting {
+    /// [`Error::Exists`].
+    Fail,
+    /// Verify the incumbent byte for byte: return it when good, [`Error::Damaged`] when not.
+    KeepIfVerified,
+    /// Verify the incumbent: return it when good; replace it by rename when not, and say so ([`Outcome::Repaired`]).
+    ReplaceDamaged,
+}
+
+/// How a publish ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The name is new.
+    Created,
+    /// The incumbent was verified and kept.
+    Kept,
+    /// The incumbent was damaged and has been replaced.
+    Repaired,
+}
+
+/// A published file.
+#[derive(Debug)]
+pub struct Published {
+    /// Its full path.
+    pub path: PathBuf,
+    /// How the publish ended.
+    pub outcome: Outcome,
+    /// Its digests and size, proven on the bytes that are in the file.
+    pub content: Content,
+    /// A read-only handle on it.
+    pub file: File,
+}
+
+/// Whether [`TempFile::reserve`] got the space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reservation {
+    /// The blocks are ours.
+    Reserved,
+    /// The file system cannot reserve; space is checked write by write.
+    Unsupported,
+}
+
+#[derive(Debug)]
+enum Place {
+    /// `O_TMPFILE`: no name, gone with the process.
+    Unnamed,
+    /// A hidden name, locked through the reading handle so that a sweep recognises orphans by a free lock.
+    Named(OsString),
+}
+
+/// A file under construction. Dropping it without [`commit`](TempFile::commit) leaves nothing behind.
+#[derive(Debug)]
+pub struct TempFile {
+    dir: Root,
+    place: Place,
+    writer: Option<File>,
+    reader: File,
+    /// Hashes what the kernel accepted, as long as it came in order.
+    hasher: Option<Hasher>,
+    sequential: u64,
+    end: u64,
+    reserved: u64,
+}
+
+impl TempFile {
+    /// Starts a file in `dir`, mode 0600 until it is published.
+    pub fn create(dir: &Root) -> Result<Self> {
+        fault::step("file.create");
+        let dir = dir.try_clone()?;
+        let (place, writer, reader) = match Self::create_unnamed(&dir)? {
+            Some((writer, reader)) => (Place::Unnamed, writer, reader),
+            None => Self::create_named(&dir)?,
+        };
+        Ok(Self {
+            dir,
+            place,
+            writer: Some(writer),
+            reader,
+            hasher: Some(Hasher::new(What::Both)),
+            sequential: 0,
+            end: 0,
+            reserved: 0,
+        })
+    }
+
+    fn create_unnamed(dir: &Root) -> Result<Option<(File, File)>> {
+        if fault::no_tmpfile() {
+            return Ok(None);
+        }
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let writer = match rustix::fs::openat(dir, c".", flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => File::from(fd),
+            // A file system without it says EOPNOTSUPP, an old kernel EISDIR.
+            Err(Errno::NOTSUP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => return Ok(None),
+            Err(e) => return Err(Error::write("create a file in", dir.path(), 0, e)),
+        };
+        // Reopening through /proc is also what linkat needs later: without /proc, take a name at once.
+        match rustix::fs::open(proc_path(&writer).as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(reader) => Ok(Some((writer, File::from(reader)))),
+            Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
+            Err(e) => Err(Error::io("reopen a file in", dir.path(), e)),
+        }
+    }
+
+    fn create_named(dir: &Root) -> Result<(Place, File, File)> {
+        for _ in 0..16 {
+            let name = temp_name(dir.path())?;
+            let path = dir.path().join(&name);
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let writer = match rustix::fs::openat(dir, name.as_os_str(), flags, Mode::RUSR | Mode::WUSR) {
+                Ok(fd) => File::from(fd),
+                Err(Errno::EXIST) => continue,
+                Err(e) => return Err(Error::write("create", &path, 0, e)),
+            };
+            fault::step("file.create-named");
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let reader = match rustix::fs::openat(dir, name.as_os_str(), flags, Mode::empty()) {
+                Ok(fd) => File::from(fd),
+                // A sweep came between creation and lock: take another name.
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(Error::io("reopen", &path, e)),
+            };
+            match try_flock(&reader, true).map_err(|e| Error::io("lock", &path, e))? {
+                Attempt::Busy => continue,
+                Attempt::Got | Attempt::Unsupported => {}
+            }
+            if has_name(dir, &name, &reader)? {
+                return Ok((Place::Named(name), writer, reader));
+            }
+        }
+        Err(Error::io("create a temporary file in", dir.path(), io::Error::other("16 names were taken")))
+    }
+
+    /// Whether the file has no name yet (`O_TMPFILE`), so that even SIGKILL leaves nothing behind.
+    pub fn is_unnamed(&self) -> bool {
+        matches!(self.place, Place::Unnamed)
+    }
+
+    fn shown(&self) -> PathBuf {
+        match &self.place {
+            Place::Unnamed => self.dir.path().join("(unnamed temporary file)"),
+            Place::Named(name) => self.dir.path().join(name),
+        }
+    }
+
+    fn writer(&self) -> &File {
+        self.writer.as_ref().expect("the writer lives until commit, which consumes the file")
+    }
+
+    /// Reserves `len` bytes, so that a full target is found before anything is copied. On a file system that refuses,
+    /// nothing stays allocated.
+    pub fn reserve(&mut self, len: u64) -> Result<Reservation> {
+        fault::step("file.reserve");
+        if len == 0 {
+            return Ok(Reservation::Reserved);
+        }
+        loop {
+            return match rustix::fs::fallocate(self.writer(), FallocateFlags::empty(), 0, len) {
+                Ok(()) => {
+                    self.reserved = len;
+                    Ok(Reservation::Reserved)
+                }
+                Err(Errno::INTR) => continue,
+                Err(Errno::NOTSUP | Errno::NOSYS) => Ok(Reservation::Unsupported),
+                Err(e) => Err(Error::write("reserve space in", self.dir.path(), len, e)),
+            };
+        }
+    }
+
+    /// Appends `bytes` to what was written in order, hashing exactly what the kernel accepted.
+    pub fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let n = self.write_once(rest, self.sequential)?;
+            if let Some(hasher) = &mut self.hasher {
+                hasher.update(&rest[..n]);
+            }
+            self.sequential += n as u64;
+            rest = &rest[n..];
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `offset`, in any order. The digests are then taken from the file itself at
+    /// [`commit`](TempFile::commit), in one pass of both.
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.hasher = None;
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.write_once(&bytes[done..], offset + done as u64)?;
+        }
+        self.sequential = self.sequential.max(offset + done as u64);
+        Ok(())
+    }
+
+    fn write_once(&mut self, bytes: &[u8], offset: u64) -> Result<usize> {
+        fault::step("file.write");
+        let path = || self.shown();
+        let limit =
+            fault::write_limit(bytes.len()).map_err(|e| Error::write("write", path(), bytes.len() as u64, e))?;
+        loop {
+            match self.writer().write_at(&bytes[..limit], offset) {
+                Ok(0) => {
+                    let source = io::Error::new(io::ErrorKind::WriteZero, "the system accepted no byte");
+                    return Err(Error::io("write", path(), source));
+                }
+                Ok(n) => {
+                    self.end = self.end.max(offset + n as u64);
+                    return Ok(n);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(Error::write("write", path(), bytes.len() as u64, e)),
+            }
+        }
+    }
+
+    /// Copies `len` bytes of `source` from its start: read, hash, write, 1 MiB at a time. Fewer bytes, or more, are
+    /// [`Error::ChangedWhileReading`].
+    pub fn copy_from(
+        &mut self,
+        source: &File,
+        shown: &std::path::Path,
+        len: u64,
+        progress: &Progress<'_>,
+    ) -> Result<()> {
+        // Advice only.
+        let _ = rustix::fs::fadvise(source, 0, None, rustix::fs::Advice::Sequential);
+        let mut buffer = vec![0; BUFFER];
+        let mut offset = 0;
+        loop {
+            progress.check()?;
+            let n = crate::digest::pread(source, &mut buffer, offset).map_err(|e| Error::io("read", shown, e))?;
+            if n == 0 {
+                break;
+            }
+            offset += n as u64;
+            if offset > len {
+                break;
+            }
+            self.write_all(&buffer[..n])?;
+            progress.add(n as u64);
+        }
+        if offset == len {
+            return Ok(());
+        }
+        Err(Error::ChangedWhileReading {
+            path: shown.to_path_buf(),
+            what: format!("expected {len} bytes, read {}{offset}", if offset > len { "at least " } else { "" }),
+        })
+    }
+
+    /// Bytes from the start to the last one written.
+    pub fn len(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.end == 0
+    }
+
+    /// SHA-256 of what was written in order so far; `None` after a positioned write.
+    pub fn sha256_so_far(&self) -> Option<Sha256> {
+        self.hasher.clone().and_then(|h| h.finish().sha256)
+    }
+
+    /// Publishes the file as `name` (one component) with permission bits `mode`, whatever the umask.
+    ///
+    /// Steps: exact length, mode, fsync; the writing handle is closed; the bytes are read back through the reading
+    /// handle and must have the digest of what was written; the name appears by `linkat`; the folder is fsynced.
+    /// `expected`, if given, must be the SHA-256 of the bytes, or nothing is published ([`Error::Sha256`]).
+    pub fn commit(
+        mut self,
+        name: &RelPath,
+        mode: u32,
+        on_existing: OnExisting,
+        expected: Option<Sha256>,
+        progress: &Progress<'_>,
+    ) -> Result<Published> {
+        let path = self.dir.join(name);
+        let content = self.seal(name, mode, expected, progress)?;
+        fault::step("file.link");
+        match self.link(name.single()?) {
+            Ok(()) => {
+                fault::step("file.linked");
+                return self.published(path, Outcome::Created, content);
+            }
+            Err(Error::Exists { .. }) if on_existing != OnExisting::Fail => {}
+            Err(e) => return Err(e),
+        }
+        match incumbent(&self.dir, name, &content, progress)? {
+            Incumbent::Good(file) => {
+                // The incumbent may have been linked an instant ago by a process that has not reached its fsync.
+                fsync(&file, &path)?;
+                self.dir.sync()?;
+                Ok(Published { path, outcome: Outcome::Kept, content, file })
+            }
+            Incumbent::Damaged(what) if on_existing == OnExisting::KeepIfVerified => Err(Error::Damaged { path, what }),
+            Incumbent::Damaged(_) | Incumbent::Gone => {
+                self.rename_over(name.single()?)?;
+                self.published(path, Outcome::Repaired, content)
+            }
+        }
+    }
+
+    /// Everything of a commit before the name: length, mode, fsync, read-back.
+    fn seal(
+        &mut self,
+        name: &RelPath,
+        mode: u32,
+        expected: Option<Sha256>,
+        progress: &Progress<'_>,
+    ) -> Result<Content> {
+        name.single()?;
+        let path = self.dir.join(name);
+        let written = self.hasher.take().and_then(|h| h.finish().content());
+        // Refuse wrong content before spending a read-back on it.
+        check_expected(&path, expected, written.map(|c| c.sha256))?;
+        progress.check()?;
+        fault::step("file.truncate");
+        if self.reserved > self.end {
+            rustix::fs::ftruncate(self.writer(), self.end).map_err(|e| Error::io("truncate", &path, e))?;
+        }
+        fault::step("file.chmod");
+        rustix::fs::fchmod(self.writer(), Mode::from_raw_mode(mode))
+            .map_err(|e| Error::io("set the mode of", &path, e))?;
+        fault::step("file.fsync");
+        fsync(self.writer(), &path)?;
+        // From here on nothing can write: the only writable handle is gone.
+        drop(self.writer.take());
+        fault::step("file.read-back");
+        let what = if written.is_some() { What::Blake3 } else { What::Both };
+        let source = crate::digest::Job { source: Source::File(&self.reader, &path), size: Some(self.end) };
+        let found = hash_file(source, what, &progress.silent())?;
+        let blake3 = found.blake3.expect("both passes compute BLAKE3");
+        let content = match (written, found.sha256) {
+            (Some(written), _) if written.blake3 == blake3 => written,
+            (Some(written), _) => return Err(Error::ReadBack { path, expected: written.blake3, found: blake3 }),
+            (None, sha256) => {
+                Content { sha256: sha256.expect("a pass of both computes SHA-256"), blake3, size: found.size }
+            }
+        };
+        check_expected(&path, expected, Some(content.sha256))?;
+        Ok(content)
+    }
+
+    fn published(&self, path: PathBuf, outcome: Outcome, content: Content) -> Result<Published> {
+        fault::step("file.fsync-dir");
+        self.dir.sync()?;
+        let file = self.reader.try_clone().map_err(|e| Error::io("duplicate the handle of", &path, e))?;
+        // The lock was for the sweep, and the file is no longer temporary.
+        if matches!(self.place, Place::Named(_)) {
+            let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
+        }
+        Ok(Published { path, outcome, content, file })
+    }
+
+    /// Gives the file its name without ever replacing another.
+    fn link(&mut self, name: &OsStr) -> Result<()> {
+        let path = self.dir.path().join(name);
+        let linked = match &self.place {
+            Place::Unnamed => link_unnamed(&self.reader, &self.dir, name),
+            Place::Named(temp) => {
+                self.check_temp_name(temp)?;
+                rename_noreplace(&self.dir, temp, name)
+            }
+        };
+        match linked {
+            Ok(()) => {
+                if let Place::Named(temp) = &mut self.place {
+                    // No longer ours to remove on drop.
+                    *temp = OsString::new();
+                }
+                Ok(())
+            }
+            Err(Errno::EXIST) => Err(Error::Exists { path }),
+            Err(e) => Err(Error::write("publish", path, self.end, e)),
+        }
+    }
+
+    /// Replaces whatever has this name by rename.
+    fn rename_over(&mut self, name: &OsStr) -> Result<()> {
+        if matches!(self.place, Place::Unnamed) {
+            // A rename needs a name to start from; locked first, so that no sweep takes it for an orphan.
+            let _ = try_flock(&self.reader, true).map_err(|e| Error::io("lock", self.shown(), e))?;
+            let temp = temp_name(self.dir.path())?;
+            fault::step("file.link-temp");
+            link_unnamed(&self.reader, &self.dir, &temp)
+                .map_err(|e| Error::write("name a temporary file in", self.dir.path(), self.end, e))?;
+            self.place = Place::Named(temp);
+        }
+        let Place::Named(temp) = &mut self.place else { unreachable!("named above") };
+        let temp = std::mem::take(temp);
+        fault::step("file.rename");
+        let renamed = if has_name(&self.dir, &temp, &self.reader)? {
+            rustix::fs::renameat(&self.dir, temp.as_os_str(), &self.dir, name)
+                .map_err(|e| Error::write("replace", self.dir.path().join(name), self.end, e))
+        } else {
+            Err(Error::TempVanished { path: self.dir.path().join(&temp) })
+        };
+        if renamed.is_err() {
+            self.place = Place::Named(temp);
+        }
+        fault::step("file.renamed");
+        renamed
+    }
+
+    /// The hidden name must still be this very file: someone may have removed or replaced it.
+    fn check_temp_name(&self, temp: &OsStr) -> Result<()> {
+        if has_name(&self.dir, temp, &self.reader)? {
+            Ok(())
+        } else {
+            Err(Error::TempVanished { path: self.dir.path().join(temp) })
+        }
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        if let Place::Named(temp) = &self.place
+            && !temp.is_empty()
+            && has_name(&self.dir, temp, &self.reader).unwrap_or(false)
+        {
+            let _ = rustix::fs::unlinkat(&self.dir, temp.as_os_str(), AtFlags::empty());
+        }
+    }
+}
+
+fn proc_path(fd: &impl std::os::fd::AsRawFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+fn link_unnamed(file: &File, dir: &Root, name: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::linkat(CWD, proc_path(file).as_str(), dir, name, AtFlags::SYMLINK_FOLLOW) {
+        // /proc went away since the file was created; newer kernels link an open file directly.
+        Err(Errno::NOENT) => rustix::fs::linkat(file, c"", dir, name, AtFlags::EMPTY_PATH),
+        other => other,
+    }
+}
+
+fn rename_noreplace(dir: &Root, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(dir, from, dir, to, rustix::fs::RenameFlags::NOREPLACE) {
+        // No such rename here: link and unlink never replace either.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(dir, from, dir, to, AtFlags::empty())?;
+            fault::step("file.unlink-temp");
+            rustix::fs::unlinkat(dir, from, AtFlags::empty())
+        }
+        other => other,
+    }
+}
+
+/// Whether `name` in `dir` is the very file that `fd` is open on.
+pub(super) fn has_name(dir: &Root, name: &OsStr, fd: impl AsFd) -> Result<bool> {
+    let path = dir.path().join(name);
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let named: OwnedFd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(false),
+        Err(e) => return Err(Error::io("stat", path, e)),
+    };
+    Ok(FileIdentity::of(named, &path)?.same_file(&FileIdentity::of(fd, &path)?))
+}
+
+fn check_expected(path: &std::path::Path, expected: Option<Sha256>, found: Option<Sha256>) -> Result<()> {
+    match (expected, found) {
+        (Some(expected), Some(found)) if expected != found => {
+            Err(Error::Sha256 { path: path.to_path_buf(), expected, found })
+        }
+        _ => Ok(()),
+    }
+}
+
+enum Incumbent {
+    Good(File),
+    Damaged(String),
+    Gone,
+}
+
+/// Compares the file that has the name with the content that should have it. Something else than a regular file is an
+/// error: it is not ours to replace.
+fn incumbent(dir: &Root, name: &RelPath, content: &Content, progress: &Progress<'_>) -> Result<Incumbent> {
+    fault::step("file.incumbent");
+    let path = dir.join(name);
+    let file = match dir.open_file(name) {
+        Ok(file) => file,
+        Err(Error::Missing { .. }) => return Ok(Incumbent::Gone),
+        Err(e) => return Err(e),
+    };
+    let job = crate::digest::Job { source: Source::File(&file, &path), size: Some(content.size) };
+    match hash_file(job, What::Blake3, &progress.silent()) {
+        Ok(found) if found.blake3 == Some(content.blake3) => Ok(Incumbent::Good(file)),
+        Ok(_) => Ok(Incumbent::Damaged("other bytes of the same length".to_owned())),
+        Err(Error::Size { expected, found, .. }) => {
+            Ok(Incumbent::Damaged(format!("{found} bytes instead of {expected}")))
+        }
+        Err(Error::ChangedWhileReading { what, .. }) => Ok(Incumbent::Damaged(what)),
+        // A bad sector in the incumbent is damage, too.
+        Err(Error::Io { action: "read", source, .. }) => Ok(Incumbent::Damaged(source.to_string())),
+        Err(e) => Err(e),
+    }
+}
+
+/// Publishes `bytes` as `name` in `dir`. See [`TempFile::commit`].
+pub fn publish_bytes(
+    dir: &Root,
+    name: &RelPath,
+    bytes: &[u8],
+    mode: u32,
+    on_existing: OnExisting,
+) -> Result<Published> {
+    let mut temp = TempFile::create(dir)?;
+    temp.reserve(bytes.len() as u64)?;
+    temp.write_all(bytes)?;
+    temp.commit(name, mode, on_existing, None, &Progress::NONE)
+}
+
+/// Puts `bytes` under `name` by rename, whatever was there: for small documents such as manifests and receipts, which
+/// change. A reader sees the old document or the new one, never a mixture.
+///
+/// [`Outcome::Created`] or [`Outcome::Repaired`] tells whether the name was free.
+pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Result<Published> {
+    let mut temp = TempFile::create(dir)?;
+    temp.reserve(bytes.len() as u64)?;
+    temp.write_all(bytes)?;
+    let path = dir.join(name);
+    let content = temp.seal(name, mode, None, &Progress::NONE)?;
+    fault::step("file.link");
+    match temp.link(name.single()?) {
+        Ok(()) => temp.published(path, Outcome::Created, content),
+        Err(Error::Exists { .. }) => {
+            if let Some(found) = dir.try_stat(name)?
+                && found.kind() != crate::path::EntryKind::File
+            {
+                return Err(Error::Kind { path, found: found.kind().name(), expected: "regular file" });
+            }
+            temp.rename_over(name.single()?)?;
+            temp.published(path, Outcome::Repaired, content)
+        }
+        Err(e) => Err(e),
+    }
+}

@@ -1,0 +1,87 @@
+//! Atomic publish: a name either has all of its proven bytes or does not exist.
+//!
+//! Files are built unnamed (`O_TMPFILE`) or, where that is missing, under a hidden locked name; their bytes are read
+//! back and compared; then the name appears by `linkat`, which never overwrites, and the folder is made durable.
+
+mod dir;
+mod file;
+mod sweep;
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use dir::{DirOutcome, StagingDir};
+pub use file::{OnExisting, Outcome, Published, Reservation, TempFile, publish_bytes, replace_bytes};
+pub use sweep::{Orphan, Sweep, sweep_orphans};
+
+use crate::error::{Error, Result};
+use crate::fault;
+use crate::path::{EntryKind, Root};
+
+/// Every temporary name of ours begins with this.
+pub(crate) const TEMP_PREFIX: &str = ".b70-tmp-";
+
+/// A fresh hidden name: 64 random bits.
+pub(crate) fn temp_name(path: &Path) -> Result<OsString> {
+    let mut random = [0_u8; 8];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Error::io("draw a random name in", path, e))?;
+    Ok(format!("{TEMP_PREFIX}{:016x}", u64::from_le_bytes(random)).into())
+}
+
+/// `fsync` whose failure is final: a second attempt after a failed one may succeed without having written anything.
+pub(crate) fn fsync(fd: impl AsFd, path: &Path) -> Result<()> {
+    fault::fsync_fault().map_err(|e| Error::io("fsync", path, e))?;
+    loop {
+        return match rustix::fs::fsync(&fd) {
+            Ok(()) => Ok(()),
+            Err(Errno::INTR) => continue,
+            // Some file systems have no fsync for directories; there is nothing more to ask of them.
+            Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+            Err(e) => Err(Error::write("fsync", path, 0, e)),
+        };
+    }
+}
+
+/// Removes `name` in `dir` with all that is in it; links are removed, not followed. Missing is fine.
+pub(crate) fn remove_tree_at(dir: &Root, name: &OsStr) -> Result<()> {
+    let path = dir.path().join(name);
+    fault::step("remove.tree");
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(e) => return Err(Error::io("remove", &path, e)),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || rustix::fs::openat(dir, name, flags, Mode::empty());
+    let fd = match open() {
+        Err(Errno::ACCESS) => {
+            rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())
+                .map_err(|e| Error::io("open the directory", &path, e))?;
+            open()
+        }
+        other => other,
+    }
+    .map_err(|e| Error::io("open the directory", &path, e))?;
+    // A published directory may be read-only; failing to change that shows in the removal itself.
+    let _ = rustix::fs::fchmod(&fd, Mode::RWXU);
+    let inner = Root::from_parts(fd, path.clone());
+    for (entry, kind) in inner.raw_entries()? {
+        if kind == EntryKind::Directory {
+            remove_tree_at(&inner, &entry)?;
+        } else {
+            match rustix::fs::unlinkat(&inner, entry.as_os_str(), AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(Error::io("remove", path.join(&entry), e)),
+            }
+        }
+    }
+    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(e) => Err(Error::io("remove", &path, e)),
+    }
+}

@@ -1,0 +1,18 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+/// A flag that the first SIGINT or SIGTERM raises; the second ends the process at once with exit code 130.
+///
+/// Long operations watch the flag and stop between two steps, so that nothing half-written stays behind.
+pub fn interrupt_flag() -> io::Result<Arc<AtomicBool>> {
+    let raised = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // Registered first, so that it acts on a raised flag: the second signal.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&raised))?;
+        signal_hook::flag::register(signal, Arc::clone(&raised))?;
+    }
+    Ok(raised)
+}

@@ -1,0 +1,228 @@
+//! Opening a GGUF file by path: the directory is read with bounded `pread`s, never mapped.
+//!
+//! A mapping of a file that somebody truncates kills the reader; a short read is an error.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::directory::{Directory, OwnedDirectory};
+use crate::error::GgufError;
+
+/// Longest directory that [`GgufFile::open`] reads, in bytes. The largest vocabularies in use need about 16 MiB.
+pub const DEFAULT_DIRECTORY_LIMIT: u64 = 128 << 20;
+
+/// Most files keep a large vocabulary out of the first read, and small ones fit whole.
+const FIRST_READ: u64 = 1 << 20;
+
+/// Why a file could not be opened as GGUF. Every variant names the path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The system refused an operation.
+    #[error("cannot {operation} {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried: `open`, `examine` or `read`.
+        operation: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The path names something other than a regular file.
+    #[error("{} is a {found}, expected a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is, for example `directory`.
+        found: &'static str,
+    },
+    /// The file has no bytes.
+    #[error("{} is empty, expected a GGUF file (is the download complete?)", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory is longer than the limit.
+    #[error("the GGUF directory of {} needs {needed} bytes or more, but only {limit} are allowed", path.display())]
+    DirectoryTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes the next step of reading would need.
+        needed: u64,
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// The file's length changed while it was being read.
+    #[error("{} changed while it was read: {before} bytes, then {after} (is it still being written?)", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// Length when opened.
+        before: u64,
+        /// Length, or end of what could be read, afterwards.
+        after: u64,
+    },
+    /// The content is not an acceptable GGUF.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: GgufError,
+    },
+}
+
+impl OpenError {
+    /// The file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. }
+            | Self::NotAFile { path, .. }
+            | Self::Empty { path }
+            | Self::DirectoryTooLarge { path, .. }
+            | Self::Changed { path, .. }
+            | Self::Format { path, .. } => path,
+        }
+    }
+
+    /// The defect of the content, if that is the reason.
+    pub fn format_error(&self) -> Option<&GgufError> {
+        match self {
+            Self::Format { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// An open GGUF file whose directory has been read and checked.
+///
+/// The file stays open, so that tensor data can be read from the very file that was checked, whatever
+/// happens to the path. Reading data needs [`FileExt::read_exact_at`] and an entry's offset.
+#[derive(Debug)]
+pub struct GgufFile {
+    path: PathBuf,
+    file: File,
+    prefix: Vec<u8>,
+    owned: OwnedDirectory,
+}
+
+impl GgufFile {
+    /// Opens a file and reads its directory, of at most [`DEFAULT_DIRECTORY_LIMIT`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
+        Self::open_with_limit(path, DEFAULT_DIRECTORY_LIMIT)
+    }
+
+    /// Opens a file and reads its directory if it needs no more than `limit` bytes.
+    pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<Self, OpenError> {
+        let path = path.as_ref();
+        let io = |operation| move |source| OpenError::Io { path: path.to_owned(), operation, source };
+
+        // Non-blocking, so that a FIFO answers at once; regular files do not know the difference.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).map_err(io("open"))?;
+        let before = file.metadata().map_err(io("examine"))?;
+        if let Some(found) = not_a_file(before.file_type()) {
+            return Err(OpenError::NotAFile { path: path.to_owned(), found });
+        }
+        let file_len = before.len();
+        if file_len == 0 {
+            return Err(OpenError::Empty { path: path.to_owned() });
+        }
+
+        let mut prefix = Vec::new();
+        let mut target = FIRST_READ;
+        let owned = loop {
+            extend(&mut prefix, &file, path, target.min(file_len).min(limit), file_len)?;
+            match Directory::from_bytes(&prefix, file_len) {
+                Ok(directory) => {
+                    let used = directory.header().directory_bytes;
+                    let owned = directory.to_owned_directory();
+                    // Lossless: the directory was read from the prefix.
+                    prefix.truncate(used as usize);
+                    break owned;
+                }
+                Err(error) => match error.needed_bytes() {
+                    None => return Err(OpenError::Format { path: path.to_owned(), source: error }),
+                    Some(needed) if needed > limit => {
+                        return Err(OpenError::DirectoryTooLarge { path: path.to_owned(), needed, limit });
+                    }
+                    // Doubling keeps the work of starting over below that of the last pass.
+                    Some(needed) => target = (prefix.len() as u64).saturating_mul(2).max(needed),
+                },
+            }
+        };
+        prefix.shrink_to_fit();
+
+        let after = file.metadata().map_err(io("examine"))?.len();
+        if after != file_len {
+            return Err(OpenError::Changed { path: path.to_owned(), before: file_len, after });
+        }
+        Ok(Self { path: path.to_owned(), file, prefix, owned })
+    }
+
+    /// The path as given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file, for reading tensor data from the file that was checked.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The directory with its metadata. Parses the kept bytes again, which costs milliseconds at most: take
+    /// it once, not per look-up. For header and tensors use [`GgufFile::owned`].
+    pub fn directory(&self) -> Directory<'_> {
+        Directory::from_bytes(&self.prefix, self.owned.header.file_size).expect("these bytes were accepted at opening")
+    }
+
+    /// Header and tensors.
+    pub fn owned(&self) -> &OwnedDirectory {
+        &self.owned
+    }
+
+    /// Header and tensors, letting go of the file and of the metadata.
+    pub fn into_owned(self) -> OwnedDirectory {
+        self.owned
+    }
+}
+
+fn not_a_file(file_type: std::fs::FileType) -> Option<&'static str> {
+    if file_type.is_file() {
+        None
+    } else if file_type.is_dir() {
+        Some("directory")
+    } else if file_type.is_fifo() {
+        Some("FIFO")
+    } else if file_type.is_socket() {
+        Some("socket")
+    } else if file_type.is_block_device() {
+        Some("block device")
+    } else if file_type.is_char_device() {
+        Some("character device")
+    } else {
+        Some("special file")
+    }
+}
+
+/// Reads the file from where the prefix ends until it has `target` bytes.
+fn extend(prefix: &mut Vec<u8>, file: &File, path: &Path, target: u64, file_len: u64) -> Result<(), OpenError> {
+    let mut filled = prefix.len();
+    let target = usize::try_from(target).unwrap_or(usize::MAX).max(filled);
+    prefix.reserve_exact(target - filled);
+    prefix.resize(target, 0);
+    while filled < target {
+        match file.read_at(&mut prefix[filled..], filled as u64) {
+            Ok(0) => {
+                return Err(OpenError::Changed { path: path.to_owned(), before: file_len, after: filled as u64 });
+            }
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) => return Err(OpenError::Io { path: path.to_owned(), operation: "read", source }),
+        }
+    }
+    Ok(())
+}

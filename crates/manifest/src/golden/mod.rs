@@ -1,0 +1,11 @@
+//! Documents of golden fixtures: the corpus manifest people keep, the set the generator writes, the result of a run.
+
+mod corpus;
+
+pub use corpus::{CorpusSource, GoldenCorpusManifest, ImplementedArtifact, ResetPolicy};
+
+/// The version `migrate` writes; version 1 is the lab's.
+pub const GOLDEN_CORPUS_VERSION: u64 = 2;
+
+/// The uses every reset policy must forbid; a manifest that leaves one out is invalid.
+pub const FORBIDDEN_USES: [&str; 3] = ["strict-realistic-promotion", "localmaxxing-submission", "headline-throughput"];

@@ -1,0 +1,273 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::evidence::{EvidenceClass, NeverEligible};
+use crate::hex::{Blake3Hex, Sha256Hex};
+
+/// `manifest.json` of a pack set.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Pack set")]
+pub struct PackSet {
+    /// Version of this document's form, 1.
+    pub schema_version: u64,
+    /// `<prefix>-pack-set-v2`.
+    pub format: String,
+    /// `ready` once every payload is in place.
+    pub status: String,
+    /// Always `development-initialization-cache-only`.
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: NeverEligible,
+    /// The set key: canonical hash of `identity`.
+    pub key: Sha256Hex,
+    /// The hashed object.
+    pub identity: SetIdentity,
+    /// The model the tensors come from.
+    pub source_model: SourceModel,
+    /// Facts of the model's GGUF directory.
+    pub gguf: GgufFacts,
+    /// The layout of every payload.
+    pub layout: LayoutRecord,
+    /// The packer.
+    pub tool: ToolRecord,
+    /// The plan's name; absent in sets the lab wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// Number of tensors.
+    pub tensor_count: u64,
+    /// Tensors packed in the run that wrote this document.
+    pub packed_count_this_run: u64,
+    /// Tensors found ready in the run that wrote this document.
+    pub reused_count_this_run: u64,
+    /// Tensors imported from another set in the run that wrote this document.
+    pub imported_count_this_run: u64,
+    /// Sum of the payloads' sizes in bytes.
+    pub payload_size_bytes: u64,
+    /// Seconds spent on the model's SHA-256.
+    pub model_hash_seconds_this_run: f64,
+    /// Seconds spent on packing, hashing and writing payloads.
+    pub pack_seconds_this_run: f64,
+    /// One entry a slot, in slot order.
+    pub tensors: Vec<TensorPack>,
+    /// The runtime index.
+    pub runtime_index: IndexRecord,
+    /// What a loader must compare before it uses a payload.
+    pub loader_contract: LoaderContract,
+    /// When the document was written, unix seconds.
+    pub created_unix: u64,
+    /// The same instant as RFC 3339 text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_utc: Option<String>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The object whose canonical hash is the set key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetIdentity {
+    /// SHA-256 of the model.
+    pub target_model_sha256: Sha256Hex,
+    /// Architecture of the device.
+    pub target_architecture: String,
+    /// Version of the layout.
+    pub pack_layout_version: u64,
+    /// Tensor keys in slot order.
+    pub tensor_keys: Vec<Sha256Hex>,
+    /// The plan's format prefix; absent for the lab's, whose keys predate it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format_prefix: Option<String>,
+    /// The layout's name; absent for the lab's plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout_name: Option<String>,
+}
+
+/// The object whose canonical hash is a tensor key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TensorIdentity {
+    /// SHA-256 of the model.
+    pub target_model_sha256: Sha256Hex,
+    /// Name in the GGUF.
+    pub tensor_name: String,
+    /// `[K, N]`, K fastest.
+    pub tensor_shape: [u64; 2],
+    /// Type name, `GGML_TYPE_Q4_0`.
+    pub tensor_type: String,
+    /// Version of the layout.
+    pub pack_layout_version: u64,
+    /// Architecture of the device.
+    pub target_architecture: String,
+    /// The layout's name; absent for `q4_0-xe2-dpas-v2`, whose keys predate it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layout_name: Option<String>,
+}
+
+/// The model a set was made from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SourceModel {
+    /// Path as given when the set was made.
+    pub path: String,
+    /// SHA-256 of the whole file.
+    pub sha256: Sha256Hex,
+    /// Size of the file in bytes.
+    pub size_bytes: u64,
+    /// Whether the SHA-256 was computed in the run that wrote this, and agreed.
+    pub hash_validated: bool,
+    /// Who vouches for the SHA-256: `spec`, `argument`, or `nothing` when it was only computed and recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vouched_by: Option<String>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// Facts of a GGUF directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct GgufFacts {
+    /// GGUF version, 2 or 3.
+    pub version: u64,
+    /// Number of tensors.
+    pub tensor_count: u64,
+    /// Number of key-value pairs.
+    pub metadata_count: u64,
+    /// Alignment of tensor data in bytes.
+    pub alignment: u64,
+    /// Offset of the data section from the start of the file.
+    pub data_offset: u64,
+    /// Size of the file in bytes.
+    pub file_size: u64,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The layout of every payload of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LayoutRecord {
+    /// Name of the layout.
+    pub name: String,
+    /// Version of the layout.
+    pub version: u64,
+    /// Architecture of the device.
+    pub architecture: String,
+    /// Order of the quant region.
+    pub quant_region: String,
+    /// Order of the scale region.
+    pub scale_region: String,
+    /// How a stored nibble becomes the device's value.
+    pub q4_zero_point_transform: String,
+    /// Byte order.
+    pub endianness: String,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The program that wrote a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ToolRecord {
+    /// Name or path.
+    pub path: String,
+    /// Revision; the lab writes an integer, the kit its version.
+    pub revision: Value,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// One tensor of a set: an entry of `manifest.json`, and the sidecar `tensors/<key>.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Tensor pack")]
+pub struct TensorPack {
+    /// Version of this document's form, 1.
+    pub schema_version: u64,
+    /// `<prefix>-tensor-pack-v2`.
+    pub format: String,
+    /// `ready`.
+    pub status: String,
+    /// The tensor key: canonical hash of `identity`.
+    pub key: Sha256Hex,
+    /// The hashed object.
+    pub identity: TensorIdentity,
+    /// Where the tensor lies in the model.
+    pub source_tensor: SourceTensor,
+    /// The packed bytes.
+    pub payload: PayloadRecord,
+    /// Seconds it took to pack.
+    pub pack_seconds: f64,
+    /// When it was packed, unix seconds.
+    pub created_unix: u64,
+    /// The set it was imported from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imported_from: Option<Value>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// Where a tensor's bytes lie in its model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SourceTensor {
+    /// Absolute offset in the file.
+    pub gguf_offset: u64,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// SHA-256 of the source bytes.
+    pub sha256: Sha256Hex,
+    /// The file of a split model the offset counts in, 0-based; absent for a model of one file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_index: Option<u64>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// A payload file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PayloadRecord {
+    /// Path below the set's folder, `tensors/<key>.bin`.
+    pub path: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// SHA-256 of the bytes.
+    pub sha256: Sha256Hex,
+    /// BLAKE3 of the bytes, for fast re-checks; absent in sets the lab wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<Blake3Hex>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// The runtime index of a set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct IndexRecord {
+    /// `<prefix>-runtime-index-v1`.
+    pub format: String,
+    /// Path below the set's folder.
+    pub path: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// SHA-256 of the bytes.
+    pub sha256: Sha256Hex,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// What a loader must compare before it uses a payload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LoaderContract {
+    /// Fields a tensor is looked up by; any mismatch is a refusal.
+    pub lookup_fields: Vec<String>,
+    /// Checks that come before the first use.
+    pub required_validation: Vec<String>,
+    /// Whether payloads may be memory-mapped.
+    pub mmap_safe: bool,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}

@@ -1,0 +1,193 @@
+//! Entries of tensors: what is ready in this set, what another set of the same root already has.
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::path::{Path, PathBuf};
+
+use b70_admission::{EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
+use b70_manifest::pack::{IndexRecord, LoaderContract, PayloadRecord, SourceTensor, TensorIdentity, TensorPack};
+use b70_manifest::{Sha256Hex, unix_now};
+use rustix::fs::{AtFlags, CWD};
+use serde_json::json;
+
+use crate::error::PackError;
+use crate::index::INDEX_FILE;
+use crate::model::cancelled;
+use crate::set::{SetDir, payload_name, rel};
+
+/// A payload of another set whose bytes were checked.
+pub(crate) struct Import {
+    entry: TensorPack,
+    from: Sha256Hex,
+    file: File,
+    path: PathBuf,
+}
+
+/// An entry with everything that is known before the tensor is packed.
+pub(crate) fn wanted_entry(
+    format_prefix: &str,
+    key: Sha256Hex,
+    identity: TensorIdentity,
+    source_tensor: SourceTensor,
+) -> TensorPack {
+    TensorPack {
+        schema_version: 1,
+        format: format!("{format_prefix}-tensor-pack-v2"),
+        status: "ready".to_owned(),
+        key,
+        identity,
+        payload: PayloadRecord {
+            path: payload_name(key),
+            size_bytes: source_tensor.size_bytes,
+            sha256: Sha256Hex::EMPTY,
+            blake3: None,
+            extra: serde_json::Map::default(),
+        },
+        source_tensor,
+        pack_seconds: 0.0,
+        created_unix: unix_now(),
+        imported_from: None,
+        extra: serde_json::Map::default(),
+    }
+}
+
+/// Whether a sidecar describes the tensor that is wanted, digests apart.
+fn describes(found: &TensorPack, wanted: &TensorPack) -> bool {
+    found.schema_version == 1
+        && found.status == "ready"
+        && found.key == wanted.key
+        && found.identity == wanted.identity
+        && found.payload.path == wanted.payload.path
+        && found.source_tensor.gguf_offset == wanted.source_tensor.gguf_offset
+        && found.source_tensor.file_index == wanted.source_tensor.file_index
+        && found.source_tensor.size_bytes == wanted.source_tensor.size_bytes
+}
+
+/// The entry of a tensor that is ready in this set: its sidecar describes it and its bytes have the recorded digest.
+pub(crate) fn find_ready(
+    set: &SetDir,
+    wanted: &TensorPack,
+    rehash: bool,
+    progress: &Progress<'_>,
+) -> Result<Option<TensorPack>, PackError> {
+    let Ok(entry) = set.read_sidecar(wanted.key) else { return Ok(None) };
+    if !describes(&entry, wanted) || entry.format != wanted.format {
+        return Ok(None);
+    }
+    let good = open_good(set.root(), &entry, rehash, progress)?;
+    Ok(good.map(|_| entry))
+}
+
+/// The payload of an entry, open, if its bytes have the recorded digest.
+fn open_good(
+    root: &Root,
+    entry: &TensorPack,
+    rehash: bool,
+    progress: &Progress<'_>,
+) -> Result<Option<(File, PathBuf)>, PackError> {
+    let name = rel(&payload_name(entry.key));
+    let Ok(file) = root.open_file(&name) else { return Ok(None) };
+    let path = root.join(&name);
+    let job = Job { source: Source::File(&file, &path), size: Some(entry.payload.size_bytes) };
+    let what = if entry.payload.blake3.is_some() && !rehash { What::Blake3 } else { What::Sha256 };
+    let good = match hash_file(job, what, &progress.silent()) {
+        Ok(digests) => match what {
+            What::Blake3 => digests.blake3 == entry.payload.blake3,
+            _ => digests.sha256 == Some(entry.payload.sha256),
+        },
+        Err(error) if error.is_cancelled() => return Err(cancelled(error)),
+        // Unreadable or of another size: as good as damaged, it is packed again.
+        Err(_) => false,
+    };
+    Ok(good.then_some((file, path)))
+}
+
+/// Looks for the same tensor in the other sets of the cache root. Its bytes are rehashed by SHA-256.
+pub(crate) fn find_import(
+    cache: &Root,
+    own: Sha256Hex,
+    wanted: &TensorPack,
+    progress: &Progress<'_>,
+) -> Result<Option<Import>, PackError> {
+    let Ok(entries) = cache.list() else { return Ok(None) };
+    for candidate in entries {
+        let key = candidate.name.as_str().and_then(|name| name.parse::<Sha256Hex>().ok());
+        let Some(key) = key.filter(|key| *key != own && candidate.kind == EntryKind::Directory) else { continue };
+        let Ok(root) = cache.dir(&candidate.name) else { continue };
+        let other = SetDir::from_root(root);
+        let Ok(entry) = other.read_sidecar(wanted.key) else { continue };
+        if !describes(&entry, wanted) {
+            continue;
+        }
+        if let Some((file, path)) = open_good(other.root(), &entry, true, progress)? {
+            return Ok(Some(Import { entry, from: key, file, path }));
+        }
+    }
+    Ok(None)
+}
+
+impl Import {
+    /// Links the very file that was checked into this set; copies it where links fail.
+    pub(crate) fn publish(
+        self,
+        mut entry: TensorPack,
+        tensors_dir: &Root,
+        progress: &Progress<'_>,
+    ) -> Result<(TensorPack, Outcome), PackError> {
+        entry.source_tensor = self.entry.source_tensor;
+        entry.payload = self.entry.payload;
+        entry.pack_seconds = self.entry.pack_seconds;
+        entry.imported_from = Some(json!({ "set_key": self.from, "path": self.path.display().to_string() }));
+        let name = payload_name(entry.key);
+        let file_name = name.rsplit('/').next().unwrap_or_default();
+        b70_admission::fault_step("packset.import-link");
+        let linked = rustix::fs::linkat(
+            CWD,
+            Path::new(&format!("/proc/self/fd/{}", self.file.as_raw_fd())),
+            tensors_dir,
+            file_name,
+            AtFlags::SYMLINK_FOLLOW,
+        );
+        if linked.is_ok() {
+            tensors_dir.sync()?;
+            return Ok((entry, Outcome::Created));
+        }
+        // Another file system, too many links, no permission, or a damaged payload in the way: a copy replaces it.
+        let mut temp = TempFile::create(tensors_dir)?;
+        temp.reserve(entry.payload.size_bytes)?;
+        temp.copy_from(&self.file, &self.path, entry.payload.size_bytes, &progress.silent()).map_err(cancelled)?;
+        let expected = Some(entry.payload.sha256);
+        let published = temp
+            .commit(&rel(file_name), 0o444, OnExisting::ReplaceDamaged, expected, &progress.silent())
+            .map_err(cancelled)?;
+        entry.payload.blake3 = Some(published.content.blake3);
+        Ok((entry, published.outcome))
+    }
+}
+
+pub(crate) fn index_record(format_prefix: &str, index: &str) -> IndexRecord {
+    IndexRecord {
+        format: format!("{format_prefix}-runtime-index-v1"),
+        path: INDEX_FILE.to_owned(),
+        size_bytes: index.len() as u64,
+        sha256: Sha256Hex::of(index.as_bytes()),
+        extra: serde_json::Map::default(),
+    }
+}
+
+pub(crate) fn loader_contract() -> LoaderContract {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+    LoaderContract {
+        lookup_fields: words(&[
+            "target_model_sha256",
+            "tensor_name",
+            "tensor_shape",
+            "tensor_type",
+            "pack_layout_version",
+            "target_architecture",
+        ]),
+        required_validation: words(&["runtime_index_bytes", "payload_size_bytes", "payload_sha256_or_receipt"]),
+        mmap_safe: true,
+        extra: serde_json::Map::default(),
+    }
+}

@@ -1,0 +1,191 @@
+//! A model on disk: one GGUF, or the shards of one.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use b70_admission::{Job, Progress, Source, What, hash_file};
+use b70_gguf::{GgufFile, SplitModel};
+use b70_manifest::Sha256Hex;
+use b70_manifest::pack::GgufFacts;
+use serde_json::json;
+
+use crate::error::PackError;
+use crate::layout::MatrixShape;
+use crate::plan::{SelectedTensor, SkippedTensor};
+
+/// An open model whose directory (of every shard) was read and checked.
+///
+/// The files stay open: tensor data and hashes come from the very files that were checked, whatever happens to their names.
+#[derive(Debug)]
+pub struct Model {
+    path: PathBuf,
+    split: SplitModel,
+    tensors: Vec<ModelTensor>,
+}
+
+/// A tensor of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelTensor {
+    /// Its name; bytes that are not UTF-8 are replaced, and then `name_is_text` is false.
+    pub name: String,
+    /// Whether the name is UTF-8.
+    pub name_is_text: bool,
+    /// ggml's type id.
+    pub type_id: u32,
+    /// The type's short name, `Q4_0`.
+    pub type_name: String,
+    /// Dimensions, fastest first.
+    pub shape: Vec<u64>,
+    /// The file it lies in, 0-based.
+    pub file_index: usize,
+    /// Absolute offset in that file, in bytes.
+    pub offset: u64,
+    /// Size in bytes, without padding.
+    pub size_bytes: u64,
+}
+
+impl ModelTensor {
+    pub(crate) fn selected(&self, slot: u64, shape: MatrixShape) -> SelectedTensor {
+        SelectedTensor {
+            slot,
+            name: self.name.clone(),
+            shape,
+            file_index: self.file_index,
+            offset: self.offset,
+            size_bytes: self.size_bytes,
+        }
+    }
+
+    pub(crate) fn skipped(&self, reason: String) -> SkippedTensor {
+        SkippedTensor { name: self.name.clone(), type_name: self.type_name.clone(), shape: self.shape.clone(), reason }
+    }
+}
+
+impl Model {
+    /// Opens a model by the path of its file, or of any of its shards. The data section must be complete.
+    pub fn open(path: &Path) -> Result<Self, PackError> {
+        let split = SplitModel::open(path).map_err(|error| PackError::Model(error.to_string(), path.to_path_buf()))?;
+        let tensors = split
+            .tensors()
+            .iter()
+            .map(|tensor| ModelTensor {
+                name: tensor.info.name_lossy().into_owned(),
+                name_is_text: tensor.info.name().is_ok(),
+                type_id: tensor.info.type_id,
+                type_name: tensor.info.type_name.to_owned(),
+                shape: tensor.info.shape.clone(),
+                file_index: tensor.file_index,
+                offset: tensor.info.absolute_offset,
+                size_bytes: tensor.info.size_bytes,
+            })
+            .collect();
+        Ok(Self { path: path.to_path_buf(), split, tensors })
+    }
+
+    /// The path as given.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of every file, in shard order.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.split.files().iter().map(GgufFile::path)
+    }
+
+    /// Whether the model has more than one file.
+    pub fn is_split(&self) -> bool {
+        self.split.files().len() > 1
+    }
+
+    /// The tensors in file order.
+    pub fn tensors(&self) -> &[ModelTensor] {
+        &self.tensors
+    }
+
+    /// Bytes of all files.
+    pub fn size_bytes(&self) -> u64 {
+        self.split.files().iter().map(|file| file.owned().header.file_size).sum()
+    }
+
+    /// Facts of the directory: those of the first file, with tensors and sizes of all.
+    pub fn facts(&self) -> GgufFacts {
+        let mut facts = self.split.files().first().map_or_else(GgufFacts::default, |file| file_facts(file));
+        if self.is_split() {
+            facts.tensor_count = self.tensors.len() as u64;
+            facts.file_size = self.size_bytes();
+            let files: Vec<_> = self
+                .split
+                .files()
+                .iter()
+                .map(|file| json!({ "path": file.path().display().to_string(), "facts": file_facts(file) }))
+                .collect();
+            facts.extra.insert("files".to_owned(), json!(files));
+        }
+        facts
+    }
+
+    pub(crate) fn file(&self, index: usize) -> (&File, &Path) {
+        let file = &self.split.files()[index];
+        (file.file(), file.path())
+    }
+
+    /// Reads `buffer` from the data of a file.
+    pub(crate) fn read_at(&self, file_index: usize, offset: u64, buffer: &mut [u8]) -> Result<(), PackError> {
+        let (file, path) = self.file(file_index);
+        file.read_exact_at(buffer, offset).map_err(|error| {
+            if error.kind() == io::ErrorKind::UnexpectedEof {
+                let end = offset + buffer.len() as u64;
+                PackError::Model(
+                    format!("{} became shorter than {end} bytes while it was read", path.display()),
+                    path.to_path_buf(),
+                )
+            } else {
+                PackError::io("read", path)(error)
+            }
+        })
+    }
+
+    /// The SHA-256 that identifies the model.
+    ///
+    /// Of one file it is the file's own. Of a split model it is SHA-256 over, shard by shard in order, the shard's file
+    /// name, a NUL byte and the 32 raw bytes of its SHA-256: the rule by which a folder of files is identified.
+    pub fn sha256(&self, progress: &Progress<'_>) -> Result<Sha256Hex, PackError> {
+        let one = |file: &GgufFile| {
+            let job = Job { source: Source::File(file.file(), file.path()), size: Some(file.owned().header.file_size) };
+            let digests = hash_file(job, What::Sha256, progress).map_err(cancelled)?;
+            Ok::<_, PackError>(digests.sha256.expect("SHA-256 was asked for"))
+        };
+        let files = self.split.files();
+        if let [only] = files {
+            return one(only);
+        }
+        let mut text = Vec::new();
+        for file in files {
+            let name = file.path().file_name().unwrap_or_default();
+            text.extend_from_slice(name.as_encoded_bytes());
+            text.push(0);
+            text.extend_from_slice(one(file)?.as_bytes());
+        }
+        Ok(Sha256Hex::of(&text))
+    }
+}
+
+/// The admission layer's answer to a raised flag, as this crate's.
+pub(crate) fn cancelled(error: b70_admission::Error) -> PackError {
+    if error.is_cancelled() { PackError::Cancelled } else { PackError::Admission(error) }
+}
+
+fn file_facts(file: &GgufFile) -> GgufFacts {
+    let header = &file.owned().header;
+    GgufFacts {
+        version: u64::from(header.version),
+        tensor_count: header.tensor_count,
+        metadata_count: header.metadata_count,
+        alignment: u64::from(header.alignment),
+        data_offset: header.data_offset,
+        file_size: header.file_size,
+        extra: serde_json::Map::default(),
+    }
+}

@@ -1,0 +1,221 @@
+//! Packing one tensor into one payload, and comparing a payload with its source, in bounded memory.
+//!
+//! A tensor whose source and payload fit the working set of a worker is handled whole. A larger one is handled in *bands*
+//! of whole row groups: each band is packed as a tensor of its own and scattered into the payload by
+//! [`Layout::segments`]. Tensor data is read with `pread` into buffers, never mapped: mapped pages would count as memory,
+//! and a file that is truncated under a map kills the process.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Instant;
+
+use b70_admission::{Hasher, OnExisting, Progress, Published, RelPath, Root, TempFile, What};
+use b70_manifest::Sha256Hex;
+use b70_manifest::pack::TensorPack;
+
+use crate::error::PackError;
+use crate::layout::{Layout, MatrixShape, Threads};
+use crate::model::{Model, ModelTensor, cancelled};
+use crate::plan::SelectedTensor;
+use crate::set::{payload_name, rel};
+
+/// The largest row group the packer works on: 16 rows of 1.8 million elements in Q4_0.
+const MAX_GROUP_BYTES: u64 = 16 << 20;
+
+/// Memory for tensor data, over all workers together.
+const WORKING_SET: u64 = 384 << 20;
+/// What one worker needs to be worth starting: a 50 MB tensor, whole.
+const WORKER_SET: u64 = 104 << 20;
+
+/// The working set of one of `jobs` workers, in bytes.
+pub(crate) fn worker_set(jobs: usize) -> u64 {
+    WORKING_SET / jobs.max(1) as u64
+}
+
+/// How many workers the memory bound allows with a useful working set each.
+pub(crate) fn default_jobs() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    cores.min((WORKING_SET / WORKER_SET) as usize * 4)
+}
+
+/// Refuses a tensor of which not even one row group fits a worker's memory.
+pub(crate) fn check_working_set(shape: MatrixShape, layout: &dyn Layout) -> Result<(), String> {
+    let group = MatrixShape { k: shape.k, n: layout.row_group() };
+    match layout.source_len(group) {
+        Ok(bytes) if bytes <= MAX_GROUP_BYTES => Ok(()),
+        _ => Err(format!("{} rows of {} elements exceed the packer's working buffer", layout.row_group(), shape.k)),
+    }
+}
+
+/// Rows of a band: whole groups, source and payload together within `limit` bytes, at least one group.
+fn band_rows(shape: MatrixShape, layout: &dyn Layout, limit: u64) -> Result<u64, PackError> {
+    let group = layout.row_group();
+    let one = MatrixShape { k: shape.k, n: group };
+    let bytes = layout.source_len(one)? + layout.payload_len(one)?;
+    Ok((limit / bytes.max(1)).max(1).saturating_mul(group).min(shape.n))
+}
+
+/// A packed tensor that has no name yet.
+pub(crate) struct PackedTensor {
+    pub(crate) temp: TempFile,
+    pub(crate) source_sha256: Sha256Hex,
+    pub(crate) seconds: f64,
+}
+
+/// Buffers of one worker, kept from tensor to tensor.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    source: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl Buffers {
+    fn resize(&mut self, source: u64, payload: u64) {
+        // Bounded by the worker's set; kept, so that memory is touched once.
+        let fit = |buffer: &mut Vec<u8>, len: u64| {
+            let len = len as usize;
+            if buffer.len() < len {
+                *buffer = vec![0; len];
+            }
+        };
+        fit(&mut self.source, source);
+        fit(&mut self.payload, payload);
+    }
+}
+
+/// Reads, hashes, packs and writes one tensor into an unnamed file beside its future name.
+pub(crate) fn pack_tensor(
+    model: &Model,
+    tensor: &SelectedTensor,
+    layout: &dyn Layout,
+    tensors_dir: &Root,
+    limit: u64,
+    buffers: &mut Buffers,
+    progress: &Progress<'_>,
+) -> Result<PackedTensor, PackError> {
+    let started = Instant::now();
+    let shape = tensor.shape;
+    let payload_len = layout.payload_len(shape)?;
+    let mut temp = TempFile::create(tensors_dir)?;
+    temp.reserve(payload_len)?;
+    let rows = band_rows(shape, layout, limit)?;
+    let mut source_hash = Hasher::new(What::Sha256);
+    let mut first = 0;
+    while first < shape.n {
+        progress.check().map_err(cancelled)?;
+        let band = MatrixShape { k: shape.k, n: rows.min(shape.n - first) };
+        let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
+        buffers.resize(source_len, band_len);
+        let source = &mut buffers.source[..source_len as usize];
+        let payload = &mut buffers.payload[..band_len as usize];
+        model.read_at(tensor.file_index, tensor.offset + first * (source_len / band.n), source)?;
+        source_hash.update(source);
+        layout.pack(band, source, payload, Threads::One)?;
+        if band == shape {
+            temp.write_all(payload)?;
+        } else {
+            for segment in layout.segments(shape, first..first + band.n)? {
+                let start = segment.band_offset as usize;
+                temp.write_at(segment.full_offset, &payload[start..start + segment.len as usize])?;
+            }
+        }
+        progress.add(source_len);
+        first += band.n;
+    }
+    let source_sha256 = source_hash.finish().sha256.expect("SHA-256 was asked for");
+    Ok(PackedTensor { temp, source_sha256, seconds: started.elapsed().as_secs_f64() })
+}
+
+/// Publishes a packed tensor's payload under its key, read-only.
+pub(crate) fn publish_payload(temp: TempFile, key: Sha256Hex, progress: &Progress<'_>) -> Result<Published, PackError> {
+    let name = payload_name(key);
+    let file_name = name.rsplit('/').next().unwrap_or_default();
+    temp.commit(&rel(file_name), 0o444, OnExisting::ReplaceDamaged, None, &progress.silent()).map_err(cancelled)
+}
+
+/// Unpacks a payload and compares it with the model's blocks; the first row that differs, or none.
+pub(crate) fn compare_with_source(
+    set: &Root,
+    entry: &TensorPack,
+    layout: &dyn Layout,
+    model: &Model,
+    source: &ModelTensor,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+) -> Result<Option<u64>, PackError> {
+    let mut expected = Vec::new();
+    let mut difference = None;
+    for_each_band(set, entry, layout, pool, progress, |first, row_bytes, rows| {
+        expected.resize(rows.len(), 0);
+        model.read_at(source.file_index, source.offset + first * row_bytes, &mut expected)?;
+        if rows != expected {
+            let at = rows.iter().zip(&expected).position(|(a, b)| a != b).unwrap_or(0) as u64;
+            difference = Some(first + at / row_bytes.max(1));
+        }
+        Ok(difference.is_none())
+    })?;
+    Ok(difference)
+}
+
+/// Unpacks a payload band by band and hands each band's source rows to `sink` (first row, bytes of a row, the rows),
+/// which says whether to go on.
+pub(crate) fn for_each_band(
+    set: &Root,
+    entry: &TensorPack,
+    layout: &dyn Layout,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+    mut sink: impl FnMut(u64, u64, &[u8]) -> Result<bool, PackError>,
+) -> Result<(), PackError> {
+    let [k, n] = entry.identity.tensor_shape;
+    let shape = MatrixShape { k, n };
+    layout.check(shape)?;
+    check_working_set(shape, layout).map_err(|problem| PackError::document(set.path(), problem))?;
+    let name = RelPath::new(&entry.payload.path)?;
+    let (file, path) = (set.open_file(&name)?, set.join(&name));
+    let size = file.metadata().map_err(PackError::io("stat", &path))?.len();
+    let payload_len = layout.payload_len(shape)?;
+    if size != payload_len {
+        return Err(b70_admission::Error::Size { path, expected: payload_len, found: size }.into());
+    }
+    let rows = band_rows(shape, layout, WORKING_SET / 2)?;
+    let mut buffers = Buffers::default();
+    let mut first = 0;
+    while first < n {
+        progress.check().map_err(cancelled)?;
+        let band = MatrixShape { k, n: rows.min(n - first) };
+        let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
+        buffers.resize(source_len, band_len);
+        let source = &mut buffers.source[..source_len as usize];
+        let payload = &mut buffers.payload[..band_len as usize];
+        read_band(&file, &path, layout, shape, first, band, payload)?;
+        pool.install(|| layout.unpack(band, payload, source, Threads::Pool))?;
+        progress.add(band_len);
+        if !sink(first, source_len / band.n, source)? {
+            return Ok(());
+        }
+        first += band.n;
+    }
+    Ok(())
+}
+
+fn read_band(
+    file: &File,
+    path: &Path,
+    layout: &dyn Layout,
+    shape: MatrixShape,
+    first: u64,
+    band: MatrixShape,
+    payload: &mut [u8],
+) -> Result<(), PackError> {
+    if band == shape {
+        return file.read_exact_at(payload, 0).map_err(PackError::io("read", path));
+    }
+    for segment in layout.segments(shape, first..first + band.n)? {
+        let start = segment.band_offset as usize;
+        file.read_exact_at(&mut payload[start..start + segment.len as usize], segment.full_offset)
+            .map_err(PackError::io("read", path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,482 @@
+//! Plans: which tensors of a model go to which slot.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::Path;
+
+use b70_manifest::pack::{
+    EveryEligible, LAB_FORMAT_PREFIX, LayerRange, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PackError;
+use crate::layout::{Layout, MatrixShape};
+use crate::model::{Model, ModelTensor};
+
+/// Name of the plan for the lab's model.
+pub const QWEN27_PLAN: &str = "qwen27-xe2-m6";
+/// Name of the plan that packs everything the layout can take; the default.
+pub const ALL_PLAN: &str = "all-q4_0";
+/// A plan file larger than this is refused unread.
+const MAX_PLAN_BYTES: u64 = 1 << 20;
+/// More slots than any GGUF directory of bounded size can fill.
+const MAX_SLOTS: u64 = 1 << 20;
+
+/// A plan that has passed the rules a schema cannot say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    document: PackPlan,
+}
+
+impl Plan {
+    /// The built-in plan of that name, else the plan file at that path.
+    pub fn named_or_file(name: &str, layout: &dyn Layout) -> Result<Self, PackError> {
+        match Self::built_in(name, layout) {
+            Some(plan) => Ok(plan),
+            None if Path::new(name).exists() => Self::from_file(Path::new(name)),
+            None => Err(PackError::UnknownPlan { name: name.to_owned() }),
+        }
+    }
+
+    /// The built-in plan of that name, over the given layout.
+    pub fn built_in(name: &str, layout: &dyn Layout) -> Option<Self> {
+        let descriptor = layout.descriptor();
+        let layout = PlanLayout {
+            name: descriptor.name.to_owned(),
+            version: descriptor.version,
+            architecture: descriptor.architecture.to_owned(),
+        };
+        let (format_prefix, rules) = match name {
+            QWEN27_PLAN => (LAB_FORMAT_PREFIX, PlanRules::Listed(qwen27_rules())),
+            ALL_PLAN => ("xe2-dpas", PlanRules::Every(EveryEligible::EveryEligibleTensor)),
+            _ => return None,
+        };
+        Some(Self {
+            document: PackPlan {
+                schema: None,
+                schema_version: 1,
+                name: name.to_owned(),
+                format_prefix: format_prefix.to_owned(),
+                layout,
+                rules,
+            },
+        })
+    }
+
+    /// Reads a plan file.
+    pub fn from_file(path: &Path) -> Result<Self, PackError> {
+        let text = crate::document::read_text(path, MAX_PLAN_BYTES)?;
+        let document: PackPlan = crate::document::parse(path, &text)?;
+        Self::from_document(document).map_err(|problem| PackError::PlanFile { path: path.to_path_buf(), problem })
+    }
+
+    /// Checks a plan document. The error says which rule is broken, and how.
+    pub fn from_document(document: PackPlan) -> Result<Self, String> {
+        if document.schema_version != 1 {
+            return Err(format!("schema_version is {}, expected 1", document.schema_version));
+        }
+        if document.format_prefix == LAB_FORMAT_PREFIX {
+            return Err(format!("format_prefix {LAB_FORMAT_PREFIX:?} is reserved for the built-in plan {QWEN27_PLAN}"));
+        }
+        let word = |text: &str, longest: usize, upper: bool| {
+            !text.is_empty()
+                && text.len() <= longest
+                && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && text.chars().all(|c| {
+                    c.is_ascii_digit()
+                        || c.is_ascii_lowercase()
+                        || (upper && c.is_ascii_uppercase())
+                        || "._-".contains(c)
+                })
+        };
+        if !word(&document.format_prefix, 48, false) {
+            return Err(format!("format_prefix {:?} must match ^[a-z0-9][a-z0-9._-]{{0,47}}$", document.format_prefix));
+        }
+        if !word(&document.name, 64, true) {
+            return Err(format!("name {:?} must match ^[A-Za-z0-9][A-Za-z0-9._-]{{0,63}}$", document.name));
+        }
+        if let PlanRules::Listed(rules) = &document.rules {
+            check_rules(rules)?;
+        }
+        Ok(Self { document })
+    }
+
+    /// The plan's name.
+    pub fn name(&self) -> &str {
+        &self.document.name
+    }
+
+    /// First part of every format name in the set's documents.
+    pub fn format_prefix(&self) -> &str {
+        &self.document.format_prefix
+    }
+
+    /// The document.
+    pub fn document(&self) -> &PackPlan {
+        &self.document
+    }
+
+    /// How many tensors the plan needs; none when it takes what the model has.
+    pub fn expected_tensor_count(&self) -> Option<u64> {
+        match &self.document.rules {
+            PlanRules::Every(_) => None,
+            PlanRules::Listed(rules) => Some(rules.iter().map(layers).sum()),
+        }
+    }
+
+    /// Refuses a layout other than the one the plan asks for.
+    pub fn check_layout(&self, layout: &dyn Layout) -> Result<(), PackError> {
+        let asked = &self.document.layout;
+        let has = layout.descriptor();
+        if asked.name == has.name && asked.version == has.version && asked.architecture == has.architecture {
+            return Ok(());
+        }
+        Err(PackError::PlanLayout {
+            plan: self.name().to_owned(),
+            found: format!("{} version {} for {}", asked.name, asked.version, asked.architecture),
+            expected: format!("{} version {} for {}", has.name, has.version, has.architecture),
+        })
+    }
+
+    /// The slots, names and shapes of a plan with exact shapes, in slot order.
+    pub fn exact_slots(&self) -> Result<Vec<(u64, String, MatrixShape)>, PackError> {
+        let not_exact = || PackError::PlanNotExact { plan: self.name().to_owned() };
+        let PlanRules::Listed(rules) = &self.document.rules else { return Err(not_exact()) };
+        let mut slots = Vec::new();
+        for (slot, name, rule) in expand(rules) {
+            let RuleShape::Exact([k, n]) = rule.shape else { return Err(not_exact()) };
+            slots.push((slot, name, MatrixShape { k, n }));
+        }
+        slots.sort_unstable_by_key(|(slot, ..)| *slot);
+        Ok(slots)
+    }
+
+    /// Applies the plan to a model: what goes to which slot, and what is left out, why.
+    ///
+    /// Under a listed plan every named tensor must be there and fit; all that is wrong is reported at once.
+    pub fn select(&self, model: &Model, layout: &dyn Layout) -> Result<Selection, PackError> {
+        self.check_layout(layout)?;
+        let mut problems = Vec::new();
+        let (mut tensors, skipped) = match &self.document.rules {
+            PlanRules::Every(_) => select_every(model, layout, &mut problems),
+            PlanRules::Listed(rules) => select_listed(rules, model, layout, &mut problems),
+        };
+        if !problems.is_empty() {
+            return Err(PackError::PlanMismatch {
+                plan: self.name().to_owned(),
+                path: model.path().to_path_buf(),
+                problems,
+            });
+        }
+        tensors.sort_unstable_by_key(|tensor| tensor.slot);
+        Ok(Selection { tensors, skipped })
+    }
+}
+
+/// A plan applied to a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    /// What is packed, in slot order.
+    pub tensors: Vec<SelectedTensor>,
+    /// What is left out.
+    pub skipped: Vec<SkippedTensor>,
+}
+
+/// A tensor that is packed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SelectedTensor {
+    /// Its slot.
+    pub slot: u64,
+    /// Its name.
+    pub name: String,
+    /// Its shape.
+    pub shape: MatrixShape,
+    /// The file of the model it lies in, 0-based.
+    pub file_index: usize,
+    /// Absolute offset in that file, in bytes.
+    pub offset: u64,
+    /// Size in bytes.
+    pub size_bytes: u64,
+}
+
+/// A tensor that is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SkippedTensor {
+    /// Its name.
+    pub name: String,
+    /// Its type, `Q4_0`.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// Its shape, fastest first.
+    pub shape: Vec<u64>,
+    /// Why.
+    pub reason: String,
+}
+
+/// Something that keeps a plan from being carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TensorProblem {
+    /// The model has no such tensor.
+    Missing {
+        /// The name the plan asks for.
+        name: String,
+        /// Its slot.
+        slot: u64,
+    },
+    /// The tensor has another type than the layout packs.
+    Type {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+        /// The layout's type.
+        expected: String,
+    },
+    /// The tensor has another shape than the plan asks for, or one that the layout cannot take.
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        found: String,
+        /// What was asked for.
+        expected: String,
+    },
+    /// The name cannot stand in a runtime index.
+    Name {
+        /// The name, escaped.
+        name: String,
+    },
+}
+
+impl fmt::Display for TensorProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { name, slot } => write!(f, "{name} (slot {slot}) is missing"),
+            Self::Type { name, found, expected } => write!(f, "{name} has type {found}, expected {expected}"),
+            Self::Shape { name, found, expected } => write!(f, "{name} has shape {found}, expected {expected}"),
+            Self::Name { name } => {
+                write!(
+                    f,
+                    "the name {name} has a tab, newline or other control character, which a runtime index cannot hold"
+                )
+            }
+        }
+    }
+}
+
+fn select_every(
+    model: &Model,
+    layout: &dyn Layout,
+    problems: &mut Vec<TensorProblem>,
+) -> (Vec<SelectedTensor>, Vec<SkippedTensor>) {
+    let (mut selected, mut skipped) = (Vec::new(), Vec::new());
+    for tensor in model.tensors() {
+        match eligible(tensor, layout) {
+            Err(reason) => skipped.push(tensor.skipped(reason)),
+            Ok(_) if !nameable(tensor) => {
+                problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name) });
+            }
+            Ok(shape) => selected.push(tensor.selected(selected.len() as u64, shape)),
+        }
+    }
+    (selected, skipped)
+}
+
+fn select_listed(
+    rules: &[PlanRule],
+    model: &Model,
+    layout: &dyn Layout,
+    problems: &mut Vec<TensorProblem>,
+) -> (Vec<SelectedTensor>, Vec<SkippedTensor>) {
+    let by_name: HashMap<&str, &ModelTensor> =
+        model.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let mut selected = Vec::new();
+    let mut taken = std::collections::HashSet::new();
+    for (slot, name, rule) in expand(rules) {
+        let Some(tensor) = by_name.get(name.as_str()) else {
+            problems.push(TensorProblem::Missing { name, slot });
+            continue;
+        };
+        taken.insert(tensor.name.as_str());
+        let source = layout.source_type();
+        if tensor.type_id != source.id {
+            problems.push(TensorProblem::Type {
+                name,
+                found: tensor.type_name.clone(),
+                expected: source.name.trim_start_matches("GGML_TYPE_").to_owned(),
+            });
+            continue;
+        }
+        let wrong_shape =
+            |expected: String| TensorProblem::Shape { name: name.clone(), found: shape_text(&tensor.shape), expected };
+        if let RuleShape::Exact(exact) = rule.shape
+            && tensor.shape != exact
+        {
+            problems.push(wrong_shape(shape_text(&exact)));
+            continue;
+        }
+        match eligible(tensor, layout) {
+            Ok(shape) if nameable(tensor) => selected.push(tensor.selected(slot, shape)),
+            Ok(_) => problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name) }),
+            Err(reason) => problems.push(wrong_shape(reason)),
+        }
+    }
+    let skipped = model
+        .tensors()
+        .iter()
+        .filter(|tensor| !taken.contains(tensor.name.as_str()) && tensor.type_id == layout.source_type().id)
+        .map(|tensor| tensor.skipped("not named by the plan".to_owned()))
+        .collect();
+    (selected, skipped)
+}
+
+/// The shape of a tensor that the layout can take, or the reason it cannot.
+fn eligible(tensor: &ModelTensor, layout: &dyn Layout) -> Result<MatrixShape, String> {
+    let source = layout.source_type();
+    if tensor.type_id != source.id {
+        return Err(format!(
+            "type {}; the layout packs {}",
+            tensor.type_name,
+            source.name.trim_start_matches("GGML_TYPE_")
+        ));
+    }
+    let [k, n] = tensor.shape[..] else {
+        return Err(format!("{} dimensions; the layout packs matrices of 2", tensor.shape.len()));
+    };
+    let shape = MatrixShape { k, n };
+    layout.check(shape).map_err(|error| error.to_string())?;
+    crate::pack::check_working_set(shape, layout)?;
+    Ok(shape)
+}
+
+/// Whether a name can stand in a tab-separated line of UTF-8.
+fn nameable(tensor: &ModelTensor) -> bool {
+    tensor.name_is_text && !tensor.name.is_empty() && !tensor.name.chars().any(char::is_control)
+}
+
+pub(crate) fn shape_text(shape: &[u64]) -> String {
+    let numbers: Vec<String> = shape.iter().map(u64::to_string).collect();
+    format!("({})", numbers.join(", "))
+}
+
+fn layers(rule: &PlanRule) -> u64 {
+    rule.layers.last.saturating_sub(rule.layers.first).saturating_add(1)
+}
+
+/// Every (slot, name, rule) of a checked rule list.
+fn expand(rules: &[PlanRule]) -> impl Iterator<Item = (u64, String, &PlanRule)> {
+    rules.iter().flat_map(|rule| {
+        (rule.layers.first..=rule.layers.last).map(move |layer| {
+            let slot = rule.slot_base + rule.slot_stride * (layer - rule.layers.first);
+            (slot, rule.pattern.replace("{layer}", &layer.to_string()), rule)
+        })
+    })
+}
+
+/// The rules of a plan that a schema cannot say: bounded, without overlaps, complete from slot 0 on.
+fn check_rules(rules: &[PlanRule]) -> Result<(), String> {
+    if rules.is_empty() {
+        return Err("rules is an empty list; a plan names at least one family of tensors".to_owned());
+    }
+    let mut total = 0_u64;
+    for (index, rule) in rules.iter().enumerate() {
+        if rule.pattern.matches("{layer}").count() != 1
+            || rule.pattern.replace("{layer}", "").contains(['{', '}'])
+            || rule.pattern.chars().any(char::is_control)
+        {
+            return Err(format!("rules[{index}].pattern {:?} must have exactly one {{layer}} hole", rule.pattern));
+        }
+        if rule.layers.first > rule.layers.last {
+            return Err(format!(
+                "rules[{index}].layers: first {} is after last {}",
+                rule.layers.first, rule.layers.last
+            ));
+        }
+        if rule.slot_stride == 0 {
+            return Err(format!("rules[{index}].slot_stride is 0, expected at least 1"));
+        }
+        let last_slot = (rule.layers.last - rule.layers.first)
+            .checked_mul(rule.slot_stride)
+            .and_then(|span| span.checked_add(rule.slot_base));
+        total = total.saturating_add(layers(rule));
+        if total > MAX_SLOTS || last_slot.is_none_or(|slot| slot >= MAX_SLOTS) {
+            return Err(format!("rules[{index}] reaches beyond slot {MAX_SLOTS}"));
+        }
+    }
+    let (mut slots, mut names) = (BTreeMap::new(), HashMap::new());
+    for (slot, name, _) in expand(rules) {
+        if let Some(other) = slots.insert(slot, name.clone()) {
+            return Err(format!("slot {slot} is given to {other} and to {name}"));
+        }
+        if let Some(other) = names.insert(name.clone(), slot) {
+            return Err(format!("{name} is given slot {other} and slot {slot}"));
+        }
+    }
+    if let Some(gap) = slots.keys().zip(0..).find_map(|(slot, expected)| (*slot != expected).then_some(expected)) {
+        return Err(format!("no rule fills slot {gap}; slots run from 0 without gaps"));
+    }
+    Ok(())
+}
+
+fn qwen27_rules() -> Vec<PlanRule> {
+    let rule = |part: &str, first, shape, slot_base, slot_stride| PlanRule {
+        pattern: format!("blk.{{layer}}.{part}.weight"),
+        layers: LayerRange { first, last: 64 },
+        shape: RuleShape::Exact(shape),
+        slot_base,
+        slot_stride,
+    };
+    vec![
+        rule("ffn_gate", 0, [5120, 17408], 0, 2),
+        rule("ffn_up", 0, [5120, 17408], 1, 2),
+        // The first eight down projections are Q4_1 in the published model.
+        rule("ffn_down", 8, [17408, 5120], 130, 1),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use b70_manifest::pack::WildShape;
+
+    use super::*;
+
+    #[test]
+    fn the_lab_plan_fills_187_slots() {
+        let rules = qwen27_rules();
+        check_rules(&rules).unwrap();
+        let slots: HashMap<u64, String> = expand(&rules).map(|(slot, name, _)| (slot, name)).collect();
+        assert_eq!(slots.len(), 187);
+        assert_eq!(slots[&0], "blk.0.ffn_gate.weight");
+        assert_eq!(slots[&129], "blk.64.ffn_up.weight");
+        assert_eq!(slots[&130], "blk.8.ffn_down.weight");
+        assert_eq!(slots[&186], "blk.64.ffn_down.weight");
+    }
+
+    #[test]
+    fn broken_rules_are_named() {
+        let rule = |pattern: &str, first, last, slot_base, slot_stride| PlanRule {
+            pattern: pattern.into(),
+            layers: LayerRange { first, last },
+            shape: RuleShape::Any(WildShape::Any),
+            slot_base,
+            slot_stride,
+        };
+        for (rules, expected) in [
+            (vec![], "empty list"),
+            (vec![rule("blk.ffn", 0, 1, 0, 1)], "exactly one {layer}"),
+            (vec![rule("a{layer}b{layer}", 0, 1, 0, 1)], "exactly one {layer}"),
+            (vec![rule("a{layer}\t", 0, 1, 0, 1)], "exactly one {layer}"),
+            (vec![rule("a{layer}", 2, 1, 0, 1)], "after last"),
+            (vec![rule("a{layer}", 0, 1, 0, 0)], "slot_stride is 0"),
+            (vec![rule("a{layer}", 0, 1, 0, 2)], "no rule fills slot 1"),
+            (vec![rule("a{layer}", 0, 1, 0, 1), rule("b{layer}", 0, 0, 1, 1)], "slot 1 is given to"),
+            (vec![rule("a{layer}", 0, 1, 0, 1), rule("a{layer}", 1, 1, 2, 1)], "a1 is given slot"),
+            (vec![rule("a{layer}", 0, u64::MAX, 0, u64::MAX)], "reaches beyond"),
+        ] {
+            let error = check_rules(&rules).unwrap_err();
+            assert!(error.contains(expected), "{error:?} should contain {expected:?}");
+        }
+    }
+}

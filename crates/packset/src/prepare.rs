@@ -1,0 +1,548 @@
+//! `prepare`: from a model and a plan to a ready set.
+//!
+//! The model's SHA-256, which every key names, is computed while workers pack into unnamed files; nothing gets a name
+//! before the hash has been found right. Each payload is then published on its own (data first, sidecar after), the index
+//! and checksum list follow, and the manifest comes last: a set without a manifest is not a set, and a run that was killed
+//! is continued by the next.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use b70_admission::{LockGuard, Outcome, Progress, Root, lock, open_or_create, replace_bytes, sweep_orphans};
+use b70_manifest::pack::{PackSet, SourceModel, SourceTensor, TensorPack, ToolRecord};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, canonical_sha256, rfc3339_utc, unix_now};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PackError;
+use crate::gate::{Finished, HashGate};
+use crate::import::{find_import, find_ready};
+use crate::index::{INDEX_FILE, runtime_index};
+use crate::keys::{set_identity, tensor_identity};
+use crate::layout::Layout;
+use crate::model::{Model, cancelled};
+use crate::pack::{Buffers, default_jobs, pack_tensor, worker_set};
+use crate::plan::{Plan, SelectedTensor, Selection};
+use crate::set::{MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, layout_record, rel, sidecar_name};
+use crate::verify::same_tensor;
+
+/// Folder of the lock files below a cache root; they are never removed.
+pub(crate) const LOCKS_DIR: &str = ".locks";
+
+/// What is known of the model's SHA-256 before it is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelHash {
+    /// Somebody vouches for this digest; the bytes must have it.
+    Expected {
+        /// The digest.
+        sha256: Sha256Hex,
+        /// Who vouches: `spec` or `argument`.
+        vouched_by: String,
+    },
+    /// A digest recorded earlier for this very path and size is trusted unread, and the set says so.
+    Recorded {
+        /// The digest.
+        sha256: Sha256Hex,
+        /// Where it was recorded.
+        vouched_by: String,
+    },
+    /// Nothing is known: the digest is computed and recorded, and nobody vouches for it.
+    Unknown,
+}
+
+/// Options of [`prepare`].
+#[derive(Clone, Copy)]
+pub struct PrepareOptions<'a> {
+    /// Where sets live.
+    pub cache_root: &'a Path,
+    /// What is known of the model's hash.
+    pub model_hash: &'a ModelHash,
+    /// Rehash ready payloads by SHA-256, also where the faster BLAKE3 is recorded.
+    pub rehash: bool,
+    /// Workers; 0 chooses.
+    pub jobs: usize,
+    /// How long to wait for another prepare of the same set.
+    pub lock_timeout: Duration,
+    /// The packer, as documents name it.
+    pub tool: &'a ToolRecord,
+    /// Progress over source bytes, and cancellation.
+    pub progress: Progress<'a>,
+}
+
+/// The outcome of a [`prepare`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Prepared {
+    /// Version of this document's form.
+    pub schema_version: u64,
+    /// `ready`.
+    pub status: String,
+    /// Always `development-initialization-cache-only`.
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: NeverEligible,
+    /// The set key.
+    pub set_key: Sha256Hex,
+    /// Path of the set's manifest.
+    pub manifest: PathBuf,
+    /// The plan's name.
+    pub plan: String,
+    /// Number of tensors.
+    pub tensor_count: u64,
+    /// Tensors packed in this run.
+    pub packed: u64,
+    /// Tensors found ready, their bytes checked.
+    pub reused: u64,
+    /// Tensors imported from another set.
+    pub imported: u64,
+    /// Damaged payloads that were replaced; they count as packed too.
+    pub repaired: Vec<String>,
+    /// Sum of the payloads' sizes in bytes.
+    pub payload_size_bytes: u64,
+    /// The model's SHA-256.
+    pub source_sha256: Sha256Hex,
+    /// Whether it was computed in this run.
+    pub hash_validated: bool,
+    /// Who vouches for it: `spec`, `argument`, `nothing`, or where it was recorded.
+    pub vouched_by: String,
+    /// Seconds spent on the model's SHA-256 (overlaps packing).
+    pub model_hash_seconds: f64,
+    /// Seconds from the first tensor to the last published one.
+    pub pack_seconds: f64,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Workers.
+    pub jobs: u64,
+    /// The layout's kernel.
+    pub kernel: String,
+}
+
+/// Makes the set of `plan` over `model` ready under the cache root: reuses what is there, imports what another set has,
+/// packs the rest.
+pub fn prepare(
+    model: &Model,
+    plan: &Plan,
+    layout: &dyn Layout,
+    options: &PrepareOptions<'_>,
+) -> Result<Prepared, PackError> {
+    let started = Instant::now();
+    let selection = plan.select(model, layout)?;
+    if selection.tensors.is_empty() {
+        return Err(PackError::NothingSelected { plan: plan.name().to_owned(), path: model.path().to_path_buf() });
+    }
+    let gate = HashGate::new();
+    let (sha256, vouched_by) = match options.model_hash {
+        ModelHash::Expected { sha256, vouched_by } => (*sha256, vouched_by.clone()),
+        ModelHash::Recorded { sha256, vouched_by } => {
+            gate.trust();
+            (*sha256, vouched_by.clone())
+        }
+        // Without a digest there is no key, so nothing can overlap.
+        ModelHash::Unknown => (gate.compute(model, None, &options.progress)?, "nothing".to_owned()),
+    };
+    let cache = open_or_create(options.cache_root, 0o755)?;
+    let run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
+    let result = run.execute();
+    if result.is_err() {
+        run.leave_no_empty_folders();
+    }
+    let (entries, counts, pack_seconds) = result?;
+    let hash_validated = gate.seconds().is_some();
+    let manifest = run.publish_set(&entries, &counts, hash_validated, &vouched_by, pack_seconds)?;
+    Ok(Prepared {
+        schema_version: 1,
+        status: "ready".to_owned(),
+        evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,
+        promotion_eligible: NeverEligible,
+        set_key: run.set_key,
+        manifest,
+        plan: plan.name().to_owned(),
+        tensor_count: entries.len() as u64,
+        packed: counts.packed,
+        reused: counts.reused,
+        imported: counts.imported,
+        repaired: counts.repaired,
+        payload_size_bytes: entries.iter().map(|entry| entry.payload.size_bytes).sum(),
+        source_sha256: sha256,
+        hash_validated,
+        vouched_by,
+        model_hash_seconds: gate.seconds().unwrap_or(0.0),
+        pack_seconds,
+        seconds: started.elapsed().as_secs_f64(),
+        jobs: run.jobs as u64,
+        kernel: layout.kernel().to_owned(),
+    })
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    packed: u64,
+    reused: u64,
+    imported: u64,
+    repaired: Vec<String>,
+}
+
+/// What became of one tensor.
+enum Done {
+    Reused(TensorPack),
+    Published { entry: TensorPack, imported: bool, repaired: bool },
+}
+
+/// A prepare under way: everything that does not change while its workers run.
+struct Run<'a> {
+    model: &'a Model,
+    plan: &'a Plan,
+    layout: &'a dyn Layout,
+    options: &'a PrepareOptions<'a>,
+    tensors: &'a [SelectedTensor],
+    keys: Vec<Sha256Hex>,
+    sha256: Sha256Hex,
+    set_key: Sha256Hex,
+    cache: &'a Root,
+    set: SetDir,
+    tensors_dir: Root,
+    gate: &'a HashGate,
+    jobs: usize,
+    _lock: Option<LockGuard>,
+}
+
+impl<'a> Run<'a> {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one run, named once")]
+    fn new(
+        model: &'a Model,
+        plan: &'a Plan,
+        layout: &'a dyn Layout,
+        options: &'a PrepareOptions<'a>,
+        selection: &'a Selection,
+        cache: &'a Root,
+        sha256: Sha256Hex,
+        gate: &'a HashGate,
+    ) -> Result<Self, PackError> {
+        let tensors = &selection.tensors[..];
+        let keys = tensors
+            .iter()
+            .map(|tensor| canonical_sha256(&tensor_identity(layout, sha256, &tensor.name, tensor.shape)))
+            .collect::<Result<Vec<_>, _>>()?;
+        let set_key = canonical_sha256(&set_identity(layout, sha256, plan.format_prefix(), keys.clone()))?;
+        let lock = take_lock(cache, set_key, options)?;
+        check_space(cache, set_key, &keys, tensors, layout)?;
+        let set_root = cache.create_dir_durable(&rel(&set_key.to_string()), 0o755)?;
+        let tensors_dir = set_root.create_dir_durable(&rel(TENSORS_DIR), 0o755)?;
+        for dir in [&set_root, &tensors_dir] {
+            sweep_orphans(dir)?;
+        }
+        let jobs = if options.jobs == 0 { default_jobs() } else { options.jobs }.min(tensors.len()).max(1);
+        Ok(Self {
+            model,
+            plan,
+            layout,
+            options,
+            tensors,
+            keys,
+            sha256,
+            set_key,
+            cache,
+            set: SetDir::from_root(set_root),
+            tensors_dir,
+            gate,
+            jobs,
+            _lock: lock,
+        })
+    }
+
+    /// Runs the workers and, beside them, the model's hash. Returns the entries in slot order.
+    fn execute(&self) -> Result<(Vec<TensorPack>, Counts, f64), PackError> {
+        let started = Instant::now();
+        let next = AtomicUsize::new(0);
+        let results = std::thread::scope(|scope| {
+            let hashing = self.gate.is_pending().then(|| {
+                scope.spawn(|| {
+                    let computed = self.gate.compute(self.model, Some(self.sha256), &self.options.progress.silent());
+                    computed.map(|_| ())
+                })
+            });
+            let workers: Vec<_> = (0..self.jobs).map(|_| scope.spawn(|| self.work(&next))).collect();
+            let mut outcome = Ok(Vec::new());
+            for worker in workers {
+                let result = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                match (result, &mut outcome) {
+                    (Ok(mut done), Ok(all)) => all.append(&mut done),
+                    (Err(error), Ok(_)) => outcome = Err(error),
+                    (_, Err(_)) => {}
+                }
+            }
+            // The hash's own error says more than the workers', which only saw the gate close.
+            if let Some(hashing) = hashing {
+                hashing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            }
+            outcome
+        });
+        let mut done = results?;
+        done.sort_unstable_by_key(|(index, _)| *index);
+        let mut counts = Counts::default();
+        let mut entries = Vec::with_capacity(done.len());
+        for (_, done) in done {
+            match done {
+                Done::Reused(entry) => {
+                    counts.reused += 1;
+                    entries.push(entry);
+                }
+                Done::Published { entry, imported, repaired } => {
+                    if imported {
+                        counts.imported += 1;
+                    } else {
+                        counts.packed += 1;
+                    }
+                    if repaired {
+                        counts.repaired.push(entry.identity.tensor_name.clone());
+                    }
+                    entries.push(entry);
+                }
+            }
+        }
+        Ok((entries, counts, started.elapsed().as_secs_f64()))
+    }
+
+    /// One worker: publishes what waits as soon as the gate is open, otherwise takes the next tensor.
+    fn work(&self, next: &AtomicUsize) -> Result<Vec<(usize, Done)>, PackError> {
+        let result = self.work_until_done(next);
+        if result.is_err() {
+            self.gate.abort();
+        }
+        result
+    }
+
+    fn work_until_done(&self, next: &AtomicUsize) -> Result<Vec<(usize, Done)>, PackError> {
+        let mut done = Vec::new();
+        let mut buffers = Buffers::default();
+        loop {
+            self.options.progress.check().map_err(cancelled)?;
+            while let Some((index, finished)) = self.gate.take_waiting()? {
+                done.push((index, self.publish(index, finished)?));
+            }
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= self.tensors.len() {
+                break;
+            }
+            match self.ready_or_finish(index, &mut buffers)? {
+                Ok(entry) => done.push((index, Done::Reused(entry))),
+                Err(finished) => {
+                    if let Some(finished) = self.gate.pass(index, finished, &self.options.progress)? {
+                        done.push((index, self.publish(index, finished)?));
+                    }
+                }
+            }
+        }
+        self.gate.wait(&self.options.progress)?;
+        while let Some((index, finished)) = self.gate.take_waiting()? {
+            done.push((index, self.publish(index, finished)?));
+        }
+        Ok(done)
+    }
+
+    /// The entry of a tensor that is ready, or the finished but nameless work for one that is not.
+    fn ready_or_finish(&self, index: usize, buffers: &mut Buffers) -> Result<Result<TensorPack, Finished>, PackError> {
+        let (tensor, key) = (&self.tensors[index], self.keys[index]);
+        let wanted = self.wanted(index);
+        let progress = &self.options.progress;
+        if let Some(entry) = find_ready(&self.set, &wanted, self.options.rehash, progress)? {
+            progress.add(tensor.size_bytes);
+            return Ok(Ok(entry));
+        }
+        if let Some(import) = find_import(self.cache, self.set_key, &wanted, progress)? {
+            progress.add(tensor.size_bytes);
+            return Ok(Err(Finished::Import(import)));
+        }
+        let packed =
+            pack_tensor(self.model, tensor, self.layout, &self.tensors_dir, worker_set(self.jobs), buffers, progress)?;
+        debug_assert_eq!(key, wanted.key);
+        Ok(Err(Finished::Packed(packed)))
+    }
+
+    /// The entry a tensor must have, but for what is only known once it is packed.
+    fn wanted(&self, index: usize) -> TensorPack {
+        let (tensor, key) = (&self.tensors[index], self.keys[index]);
+        crate::import::wanted_entry(
+            self.plan.format_prefix(),
+            key,
+            tensor_identity(self.layout, self.sha256, &tensor.name, tensor.shape),
+            SourceTensor {
+                gguf_offset: tensor.offset,
+                size_bytes: tensor.size_bytes,
+                sha256: Sha256Hex::EMPTY,
+                file_index: self.model.is_split().then_some(tensor.file_index as u64),
+                extra: serde_json::Map::default(),
+            },
+        )
+    }
+
+    /// Gives a finished payload its name, then writes its sidecar.
+    fn publish(&self, index: usize, finished: Finished) -> Result<Done, PackError> {
+        let wanted = self.wanted(index);
+        let (entry, outcome, imported) = finished.publish(wanted, &self.tensors_dir, &self.options.progress)?;
+        let name = sidecar_name(entry.key);
+        let file_name = name.rsplit('/').next().unwrap_or_default();
+        replace_bytes(&self.tensors_dir, &rel(file_name), &json_bytes(&entry), 0o644)?;
+        Ok(Done::Published { entry, imported, repaired: outcome == Outcome::Repaired })
+    }
+
+    /// Writes index, checksum list and manifest, in this order; keeps them when they already say the same.
+    fn publish_set(
+        &self,
+        entries: &[TensorPack],
+        counts: &Counts,
+        hash_validated: bool,
+        vouched_by: &str,
+        pack_seconds: f64,
+    ) -> Result<PathBuf, PackError> {
+        let root = self.set.root();
+        let path = root.path().join(MANIFEST_FILE);
+        let index = runtime_index(
+            self.plan.format_prefix(),
+            self.set_key,
+            self.sha256,
+            self.layout.descriptor(),
+            self.layout.source_type().id,
+            entries,
+        )?;
+        if let Ok((existing, bytes)) = self.set.read_manifest()
+            && counts.packed + counts.imported == 0
+            && (existing.source_model.hash_validated || !hash_validated)
+            && existing.key == self.set_key
+            && existing.tensors.len() == entries.len()
+            && existing.tensors.iter().zip(entries).all(|(a, b)| same_tensor(a, b))
+            && self.set.read_index().is_ok_and(|found| found == index.as_bytes())
+            && root
+                .read(&rel(SUMS_FILE), MAX_SUMS_BYTES)
+                .is_ok_and(|found| found == sums(entries, &index, &bytes).into_bytes())
+        {
+            return Ok(path);
+        }
+        let document = self.document(entries, counts, hash_validated, vouched_by, pack_seconds, &index)?;
+        let bytes = json_bytes(&document);
+        replace_bytes(root, &rel(INDEX_FILE), index.as_bytes(), 0o444)?;
+        replace_bytes(root, &rel(SUMS_FILE), sums(entries, &index, &bytes).as_bytes(), 0o444)?;
+        replace_bytes(root, &rel(MANIFEST_FILE), &bytes, 0o444)?;
+        Ok(path)
+    }
+
+    fn document(
+        &self,
+        entries: &[TensorPack],
+        counts: &Counts,
+        hash_validated: bool,
+        vouched_by: &str,
+        pack_seconds: f64,
+        index: &str,
+    ) -> Result<PackSet, PackError> {
+        let prefix = self.plan.format_prefix();
+        let created = unix_now();
+        let model_path = std::path::absolute(self.model.path()).unwrap_or_else(|_| self.model.path().to_path_buf());
+        Ok(PackSet {
+            schema_version: 1,
+            format: format!("{prefix}-pack-set-v2"),
+            status: "ready".to_owned(),
+            evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,
+            promotion_eligible: NeverEligible,
+            key: self.set_key,
+            identity: set_identity(self.layout, self.sha256, prefix, self.keys.clone()),
+            source_model: SourceModel {
+                path: model_path.display().to_string(),
+                sha256: self.sha256,
+                size_bytes: self.model.size_bytes(),
+                hash_validated,
+                vouched_by: Some(vouched_by.to_owned()),
+                extra: serde_json::Map::default(),
+            },
+            gguf: self.model.facts(),
+            layout: layout_record(self.layout.descriptor()),
+            tool: self.options.tool.clone(),
+            plan: Some(self.plan.name().to_owned()),
+            tensor_count: entries.len() as u64,
+            packed_count_this_run: counts.packed,
+            reused_count_this_run: counts.reused,
+            imported_count_this_run: counts.imported,
+            payload_size_bytes: entries.iter().map(|entry| entry.payload.size_bytes).sum(),
+            model_hash_seconds_this_run: self.gate.seconds().unwrap_or(0.0),
+            pack_seconds_this_run: pack_seconds,
+            tensors: entries.to_vec(),
+            runtime_index: crate::import::index_record(prefix, index),
+            loader_contract: crate::import::loader_contract(),
+            created_unix: created,
+            created_utc: Some(rfc3339_utc(created)),
+            extra: serde_json::Map::default(),
+        })
+    }
+
+    /// After a failure: folders that this run created and nothing was published in.
+    fn leave_no_empty_folders(&self) {
+        // A folder that has content refuses to go, which is what is wanted.
+        let _ = rustix::fs::unlinkat(self.set.root(), TENSORS_DIR, rustix::fs::AtFlags::REMOVEDIR);
+        let _ = rustix::fs::unlinkat(self.cache, self.set_key.to_string(), rustix::fs::AtFlags::REMOVEDIR);
+    }
+}
+
+const MAX_SUMS_BYTES: u64 = 256 << 20;
+
+/// The checksum list in the form `sha256sum -c` reads.
+fn sums(entries: &[TensorPack], index: &str, manifest: &[u8]) -> String {
+    let mut text =
+        format!("{}  {MANIFEST_FILE}\n{}  {INDEX_FILE}\n", Sha256Hex::of(manifest), Sha256Hex::of(index.as_bytes()));
+    for entry in entries {
+        text.push_str(&format!("{}  {}\n", entry.payload.sha256, entry.payload.path));
+    }
+    text
+}
+
+fn json_bytes<T: Serialize>(document: &T) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(document).expect("documents have string keys and finite numbers");
+    bytes.push(b'\n');
+    bytes
+}
+
+fn take_lock(cache: &Root, set_key: Sha256Hex, options: &PrepareOptions<'_>) -> Result<Option<LockGuard>, PackError> {
+    let locks = cache.create_dir_durable(&rel(LOCKS_DIR), 0o755)?;
+    let name = rel(&format!("{set_key}.lock"));
+    match lock(&locks, &name, "b70-pack prepare", options.lock_timeout, &options.progress) {
+        Ok(guard) => Ok(Some(guard)),
+        // Two unlocked runs do the same work twice and publish the same bytes; nothing is lost.
+        Err(b70_admission::Error::LockUnsupported { .. }) => Ok(None),
+        Err(error) => Err(cancelled(error)),
+    }
+}
+
+/// Refuses before a byte is written when the payloads that are missing cannot fit.
+fn check_space(
+    cache: &Root,
+    set_key: Sha256Hex,
+    keys: &[Sha256Hex],
+    tensors: &[SelectedTensor],
+    layout: &dyn Layout,
+) -> Result<(), PackError> {
+    let set = cache.dir(&rel(&set_key.to_string())).ok();
+    let mut needed = 1_u64 << 20;
+    for (key, tensor) in keys.iter().zip(tensors) {
+        let size = layout.payload_len(tensor.shape)?;
+        let there = set.as_ref().is_some_and(|set| {
+            set.stat(&rel(&crate::set::payload_name(*key))).is_ok_and(|identity| identity.size == size)
+        });
+        if !there {
+            needed = needed.saturating_add(size.next_multiple_of(4096) + 4096);
+        }
+    }
+    let stat = rustix::fs::fstatvfs(cache)
+        .map_err(|error| PackError::io("ask for free space in", cache.path())(error.into()))?;
+    let available = stat.f_bavail.saturating_mul(stat.f_frsize);
+    // A file system that states no size (an unlimited tmpfs) says nothing here; writes are checked anyway.
+    if stat.f_blocks > 0 && available < needed {
+        return Err(b70_admission::Error::Headroom {
+            path: cache.path().to_path_buf(),
+            needed,
+            reserve: 0,
+            available,
+            source_name: "statvfs".to_owned(),
+        }
+        .into());
+    }
+    Ok(())
+}

@@ -1,0 +1,134 @@
+//! The folder of a set, `<cache root>/<set key>/`, and the documents in it.
+
+use std::path::{Path, PathBuf};
+
+use b70_admission::{RelPath, Root};
+use b70_manifest::Sha256Hex;
+use b70_manifest::pack::{LayoutRecord, PackSet, TensorPack};
+
+use crate::error::PackError;
+use crate::index::INDEX_FILE;
+use crate::layout::LayoutDescriptor;
+
+/// Name of the set's manifest.
+pub(crate) const MANIFEST_FILE: &str = "manifest.json";
+/// Name of the checksum list.
+pub(crate) const SUMS_FILE: &str = "SHA256SUMS";
+/// Files a ready set has beside its manifest and payloads.
+pub(crate) const INDEX_FILES: [&str; 3] = [INDEX_FILE, SUMS_FILE, "deep-validation.json"];
+/// Name of the payloads' folder.
+pub(crate) const TENSORS_DIR: &str = "tensors";
+/// Larger documents are refused unread: a manifest of a million tensors is 1.5 GiB, of ten thousand 15 MiB.
+pub(crate) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
+const MAX_SIDECAR_BYTES: u64 = 1 << 20;
+
+/// A set's folder, open.
+#[derive(Debug)]
+pub struct SetDir {
+    root: Root,
+}
+
+impl SetDir {
+    /// Opens the set of that key under a cache root.
+    pub fn open(cache_root: &Path, key: Sha256Hex) -> Result<Self, PackError> {
+        let no_set = || PackError::NoSet { what: key.to_string(), root: cache_root.to_path_buf() };
+        if !cache_root.exists() {
+            return Err(no_set());
+        }
+        let root = Root::open(cache_root)?;
+        match root.dir(&rel(&key.to_string())) {
+            Ok(root) => Ok(Self { root }),
+            Err(b70_admission::Error::Missing { .. }) => Err(no_set()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Opens a folder as a set, wherever it lies.
+    pub fn open_path(path: &Path) -> Result<Self, PackError> {
+        Ok(Self { root: Root::open(path)? })
+    }
+
+    pub(crate) fn from_root(root: Root) -> Self {
+        Self { root }
+    }
+
+    /// The newest set (by its manifest's `created_unix`, then by key) under a cache root.
+    pub fn newest(cache_root: &Path) -> Result<Self, PackError> {
+        let mut sets: Vec<_> = crate::manage::list(cache_root)?
+            .sets
+            .into_iter()
+            .filter_map(|row| row.created_unix.map(|created| (created, row.set_key)))
+            .collect();
+        sets.sort_unstable();
+        let (_, key) =
+            sets.pop().ok_or_else(|| PackError::NoSet { what: "at all".to_owned(), root: cache_root.to_path_buf() })?;
+        Self::open(cache_root, key)
+    }
+
+    /// The folder's path.
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// Reads and parses `manifest.json`; also returns its bytes, since receipts and stages name their hash.
+    pub fn read_manifest(&self) -> Result<(PackSet, Vec<u8>), PackError> {
+        let (path, bytes) = self.read(MANIFEST_FILE, MAX_MANIFEST_BYTES)?;
+        Ok((parse(&path, &bytes)?, bytes))
+    }
+
+    /// Reads the sidecar of a tensor.
+    pub(crate) fn read_sidecar(&self, key: Sha256Hex) -> Result<TensorPack, PackError> {
+        let (path, bytes) = self.read(&sidecar_name(key), MAX_SIDECAR_BYTES)?;
+        parse(&path, &bytes)
+    }
+
+    /// Reads `runtime-index.tsv`.
+    pub(crate) fn read_index(&self) -> Result<Vec<u8>, PackError> {
+        Ok(self.read(INDEX_FILE, MAX_MANIFEST_BYTES)?.1)
+    }
+
+    fn read(&self, name: &str, limit: u64) -> Result<(PathBuf, Vec<u8>), PackError> {
+        let name = rel(name);
+        Ok((self.root.join(&name), self.root.read(&name, limit)?))
+    }
+}
+
+pub(crate) fn payload_name(key: Sha256Hex) -> String {
+    format!("{TENSORS_DIR}/{key}.bin")
+}
+
+pub(crate) fn sidecar_name(key: Sha256Hex) -> String {
+    format!("{TENSORS_DIR}/{key}.json")
+}
+
+/// A name made by this crate, which keeps the grammar.
+pub(crate) fn rel(name: &str) -> RelPath {
+    RelPath::new(name).expect("names made of keys and constants keep the grammar")
+}
+
+fn parse<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, PackError> {
+    let text = std::str::from_utf8(bytes).map_err(|error| PackError::Document {
+        path: path.to_path_buf(),
+        problem: format!("not UTF-8: {error}"),
+        not_json: true,
+    })?;
+    crate::document::parse(path, text)
+}
+
+/// What a layout says of itself, as documents hold it.
+pub(crate) fn layout_record(descriptor: &LayoutDescriptor) -> LayoutRecord {
+    LayoutRecord {
+        name: descriptor.name.to_owned(),
+        version: descriptor.version,
+        architecture: descriptor.architecture.to_owned(),
+        quant_region: descriptor.quant_region.to_owned(),
+        scale_region: descriptor.scale_region.to_owned(),
+        q4_zero_point_transform: descriptor.zero_point_transform.to_owned(),
+        endianness: descriptor.endianness.to_owned(),
+        extra: serde_json::Map::default(),
+    }
+}

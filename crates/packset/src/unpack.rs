@@ -1,0 +1,64 @@
+//! The inverse of packing: a tensor's Q4_0 blocks back from its payload, bit for bit.
+
+use std::path::{Path, PathBuf};
+
+use b70_admission::{OnExisting, Progress, TempFile, open_or_create};
+use b70_manifest::Sha256Hex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PackError;
+use crate::layout::Layout;
+use crate::pack::for_each_band;
+use crate::set::SetDir;
+
+/// The outcome of an [`unpack`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Unpacked {
+    /// Version of this document's form.
+    pub schema_version: u64,
+    /// The set.
+    pub set_key: Sha256Hex,
+    /// The tensor.
+    pub tensor: String,
+    /// The file written.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// SHA-256 of its bytes, which is that of the source tensor.
+    pub sha256: Sha256Hex,
+}
+
+/// Writes the source blocks of a tensor to `out`, which must not exist; they must have the recorded source digest.
+pub fn unpack(
+    set: &SetDir,
+    name: &str,
+    layout: &dyn Layout,
+    out: &Path,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+) -> Result<Unpacked, PackError> {
+    let (document, _) = set.read_manifest()?;
+    let no_tensor = || PackError::NoTensor { set_key: document.key, name: name.to_owned() };
+    let entry = document.tensors.iter().find(|tensor| tensor.identity.tensor_name == name).ok_or_else(no_tensor)?;
+    let out = std::path::absolute(out).map_err(PackError::io("resolve", out))?;
+    let no_name = || PackError::document(&out, "expected the path of a file to write");
+    let file_name = b70_admission::RelPath::new(out.file_name().ok_or_else(no_name)?)?;
+    let folder = open_or_create(out.parent().ok_or_else(no_name)?, 0o755)?;
+    let mut temp = TempFile::create(&folder)?;
+    temp.reserve(entry.source_tensor.size_bytes)?;
+    for_each_band(set.root(), entry, layout, pool, progress, |_, _, rows| {
+        temp.write_all(rows)?;
+        Ok(true)
+    })?;
+    let published =
+        temp.commit(&file_name, 0o644, OnExisting::Fail, Some(entry.source_tensor.sha256), &progress.silent())?;
+    Ok(Unpacked {
+        schema_version: 1,
+        set_key: document.key,
+        tensor: name.to_owned(),
+        path: published.path,
+        size_bytes: published.content.size,
+        sha256: published.content.sha256,
+    })
+}

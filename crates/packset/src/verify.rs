@@ -1,0 +1,487 @@
+//! Verification of a set: shallow (documents, keys, sizes, the index byte for byte), deep (every payload rehashed), and
+//! against the model (every payload unpacked and compared with the GGUF's own blocks).
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use b70_admission::{Job, Progress, RelPath, Root, Source, What, hash_many};
+use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
+use b70_manifest::{EvidenceClass, Sha256Hex, canonical_sha256};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PackError;
+use crate::index::{INDEX_FILE, runtime_index};
+use crate::keys::tensor_identity;
+use crate::layout::{Layout, MatrixShape};
+use crate::model::{Model, cancelled};
+use crate::pack::compare_with_source;
+use crate::plan::{Plan, QWEN27_PLAN};
+use crate::set::{MANIFEST_FILE, SetDir, layout_record};
+
+/// How thoroughly a set is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Depth {
+    /// Documents, keys, sizes, index.
+    Shallow,
+    /// The same, and the SHA-256 of every payload.
+    Deep,
+}
+
+/// What a set must agree with beyond itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Expectation {
+    /// The set key.
+    pub set_key: Option<Sha256Hex>,
+    /// SHA-256 of the model.
+    pub model_sha256: Option<Sha256Hex>,
+    /// Architecture of the device.
+    pub architecture: Option<String>,
+}
+
+/// The outcome of a verification.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Verification {
+    /// Version of this document's form.
+    pub schema_version: u64,
+    /// `ready` or `failed`.
+    pub status: VerifyStatus,
+    /// How thorough it was.
+    pub validation: Depth,
+    /// Path of the set's manifest.
+    pub manifest: PathBuf,
+    /// The set key; absent when the manifest could not be read.
+    pub set_key: Option<Sha256Hex>,
+    /// Number of tensors.
+    pub tensor_count: u64,
+    /// Payload bytes that were read and compared.
+    pub checked_bytes: u64,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// Failure codes, all of them.
+    pub failures: Vec<String>,
+    /// The same with what was found and expected.
+    pub details: Vec<FailureDetail>,
+    /// Requirements of the spec and whether each was enforced; empty without a spec.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requirements: Vec<Requirement>,
+}
+
+/// Whether a set passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum VerifyStatus {
+    /// Every check passed.
+    Ready,
+    /// At least one check failed.
+    Failed,
+}
+
+/// One failed check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FailureDetail {
+    /// The failure code.
+    pub code: String,
+    /// What was found and expected.
+    pub detail: String,
+}
+
+/// An admission requirement of a model-pack manifest and what became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Requirement {
+    /// As the manifest names it.
+    pub name: String,
+    /// Enforced and met, enforced and not met, or not checkable.
+    pub outcome: RequirementOutcome,
+    /// In words.
+    pub detail: String,
+}
+
+/// What became of a requirement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RequirementOutcome {
+    /// Enforced, and met.
+    Met,
+    /// Enforced, and not met.
+    NotMet,
+    /// Not checkable with what was given.
+    NotCheckable,
+}
+
+/// Collects failures; all of them are reported, none stops the others.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Vec<FailureDetail>);
+
+impl Failures {
+    pub(crate) fn add(&mut self, code: impl Into<String>, detail: impl Into<String>) {
+        self.0.push(FailureDetail { code: code.into(), detail: detail.into() });
+    }
+
+    fn equal<T: PartialEq + std::fmt::Display>(&mut self, code: &str, what: &str, found: &T, expected: &T) {
+        if found != expected {
+            self.add(code, format!("{what} is {found}, expected {expected}"));
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn codes(&self) -> Vec<String> {
+        let mut seen = HashSet::new();
+        self.0.iter().filter(|f| seen.insert(f.code.as_str())).map(|f| f.code.clone()).collect()
+    }
+
+    pub(crate) fn into_details(self) -> Vec<FailureDetail> {
+        self.0
+    }
+}
+
+/// Options of [`verify`].
+#[derive(Clone, Copy)]
+pub struct VerifyOptions<'a> {
+    /// How thorough.
+    pub depth: Depth,
+    /// What the set must agree with.
+    pub expectation: &'a Expectation,
+    /// The model to compare every payload with, block by block.
+    pub against: Option<&'a Model>,
+    /// Threads.
+    pub pool: &'a rayon::ThreadPool,
+    /// Progress and cancellation.
+    pub progress: Progress<'a>,
+}
+
+/// Verifies a set. Everything that is wrong with the set is in the result; the error is for what kept it from being checked.
+pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) -> Result<Verification, PackError> {
+    let started = Instant::now();
+    let mut failures = Failures::default();
+    let (document, _) = match set.read_manifest() {
+        Ok(read) => read,
+        Err(PackError::Document { not_json: false, problem, .. }) => {
+            failures.add("set-format", problem);
+            return Ok(outcome(set, options.depth, None, 0, started, failures));
+        }
+        Err(error) => return Err(error),
+    };
+    check_documents(&document, layout, options.expectation, &mut failures)?;
+    check_files(set, &document, layout, &mut failures)?;
+    let mut checked_bytes = 0;
+    if options.depth == Depth::Deep {
+        checked_bytes += check_payload_digests(set, &document, options, &mut failures)?;
+    }
+    if let Some(model) = options.against {
+        checked_bytes += check_against(set, &document, layout, model, options, &mut failures)?;
+    }
+    Ok(outcome(set, options.depth, Some(&document), checked_bytes, started, failures))
+}
+
+fn outcome(
+    set: &SetDir,
+    validation: Depth,
+    document: Option<&PackSet>,
+    checked_bytes: u64,
+    started: Instant,
+    failures: Failures,
+) -> Verification {
+    Verification {
+        schema_version: 1,
+        status: if failures.is_empty() { VerifyStatus::Ready } else { VerifyStatus::Failed },
+        validation,
+        manifest: set.path().join(MANIFEST_FILE),
+        set_key: document.map(|document| document.key),
+        tensor_count: document.map_or(0, |document| document.tensors.len() as u64),
+        checked_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+        failures: failures.codes(),
+        details: failures.into_details(),
+        requirements: Vec::new(),
+    }
+}
+
+/// Checks of the manifest alone.
+pub(crate) fn check_documents(
+    document: &PackSet,
+    layout: &dyn Layout,
+    expectation: &Expectation,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    let descriptor = layout.descriptor();
+    let prefix = prefix_of(&document.format);
+    if prefix.is_none() {
+        failures.add("set-format", format!("format is {:?}, expected <prefix>-pack-set-v2", document.format));
+    }
+    failures.equal("set-format", "schema_version", &document.schema_version, &1);
+    failures.equal("set-format", "status", &document.status.as_str(), &"ready");
+    if document.evidence_class != EvidenceClass::DevelopmentInitializationCacheOnly {
+        failures.add("set-format", "evidence_class must be development-initialization-cache-only");
+    }
+    failures.equal("set-key", "the canonical hash of identity", &canonical_sha256(&document.identity)?, &document.key);
+    if let Some(expected) = expectation.set_key {
+        failures.equal("set-key", "key", &document.key, &expected);
+    }
+    let identity = &document.identity;
+    failures.equal(
+        "target-model-sha256",
+        "identity.target_model_sha256",
+        &identity.target_model_sha256,
+        &document.source_model.sha256,
+    );
+    if let Some(expected) = expectation.model_sha256 {
+        failures.equal("target-model-sha256", "the model's SHA-256", &identity.target_model_sha256, &expected);
+    }
+    failures.equal(
+        "target-architecture",
+        "identity.target_architecture",
+        &identity.target_architecture.as_str(),
+        &expectation.architecture.as_deref().unwrap_or(descriptor.architecture),
+    );
+    failures.equal(
+        "pack-layout-version",
+        "identity.pack_layout_version",
+        &identity.pack_layout_version,
+        &descriptor.version,
+    );
+    let mut found = document.layout.clone();
+    found.extra.clear();
+    if found != layout_record(descriptor) {
+        failures.add("layout-contract", format!("layout is {found:?}, expected {:?}", layout_record(descriptor)));
+    }
+    check_tensors(document, layout, prefix.unwrap_or_default(), failures)?;
+    let index = &document.runtime_index;
+    failures.equal("runtime-index-contract", "runtime_index.path", &index.path.as_str(), &INDEX_FILE);
+    let index_format = format!("{}-runtime-index-v1", prefix.unwrap_or_default());
+    failures.equal("runtime-index-contract", "runtime_index.format", &index.format, &index_format);
+    Ok(())
+}
+
+pub(crate) fn prefix_of(format: &str) -> Option<&str> {
+    format.strip_suffix("-pack-set-v2").filter(|prefix| !prefix.is_empty())
+}
+
+fn check_tensors(
+    document: &PackSet,
+    layout: &dyn Layout,
+    prefix: &str,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    let count = document.tensors.len() as u64;
+    failures.equal("tensor-count", "tensor_count", &document.tensor_count, &count);
+    let bytes: u128 = document.tensors.iter().map(|tensor| u128::from(tensor.payload.size_bytes)).sum();
+    failures.equal("tensor-count", "payload_size_bytes", &u128::from(document.payload_size_bytes), &bytes);
+    let keys: Vec<_> = document.tensors.iter().map(|tensor| tensor.key).collect();
+    if keys != document.identity.tensor_keys {
+        failures.add("tensor-key-table", "identity.tensor_keys are not the keys of tensors, in order");
+    }
+    for tensor in &document.tensors {
+        check_tensor(tensor, document, layout, prefix, failures)?;
+    }
+    check_slots(document, layout, prefix, failures)
+}
+
+fn check_tensor(
+    tensor: &TensorPack,
+    document: &PackSet,
+    layout: &dyn Layout,
+    prefix: &str,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    let name = &tensor.identity.tensor_name;
+    let key = canonical_sha256(&tensor.identity)?;
+    failures.equal(&format!("tensor-key:{name}"), "the canonical hash of identity", &key, &tensor.key);
+    let code = format!("tensor-contract:{name}");
+    failures.equal(&code, "schema_version", &tensor.schema_version, &1);
+    failures.equal(&code, "format", &tensor.format, &format!("{prefix}-tensor-pack-v2"));
+    failures.equal(&code, "status", &tensor.status.as_str(), &"ready");
+    failures.equal(&code, "payload.path", &tensor.payload.path, &format!("tensors/{}.bin", tensor.key));
+    let [k, n] = tensor.identity.tensor_shape;
+    let shape = MatrixShape { k, n };
+    let expected = tensor_identity(layout, document.source_model.sha256, name, shape);
+    if tensor.identity != expected {
+        failures.add(&code, format!("identity is {:?}, expected {expected:?}", tensor.identity));
+    }
+    if name.chars().any(char::is_control) {
+        failures.add(&code, "the name has a control character");
+    }
+    match (layout.source_len(shape), layout.payload_len(shape)) {
+        (Ok(source), Ok(payload)) => {
+            failures.equal(&code, "source_tensor.size_bytes", &tensor.source_tensor.size_bytes, &source);
+            failures.equal(&code, "payload.size_bytes", &tensor.payload.size_bytes, &payload);
+        }
+        (Err(error), _) | (_, Err(error)) => failures.add(&code, error.to_string()),
+    }
+    Ok(())
+}
+
+fn check_slots(
+    document: &PackSet,
+    layout: &dyn Layout,
+    prefix: &str,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    const CODE: &str = "tensor-slot-table";
+    let mut names = HashSet::new();
+    for tensor in &document.tensors {
+        if !names.insert(tensor.identity.tensor_name.as_str()) {
+            failures.add(CODE, format!("{} has two slots", tensor.identity.tensor_name));
+        }
+    }
+    if prefix != LAB_FORMAT_PREFIX {
+        return Ok(());
+    }
+    let slots = Plan::built_in(QWEN27_PLAN, layout).map(|plan| plan.exact_slots()).transpose()?.unwrap_or_default();
+    failures.equal("tensor-count", "tensor_count", &(document.tensors.len() as u64), &(slots.len() as u64));
+    for ((slot, name, shape), tensor) in slots.iter().zip(&document.tensors) {
+        if tensor.identity.tensor_name != *name || tensor.identity.tensor_shape != [shape.k, shape.n] {
+            failures.add(CODE, format!("slot {slot} holds {}, expected {name}", tensor.identity.tensor_name));
+        }
+    }
+    Ok(())
+}
+
+/// Checks of the files beside the manifest: sidecars, payload sizes, the index.
+pub(crate) fn check_files(
+    set: &SetDir,
+    document: &PackSet,
+    layout: &dyn Layout,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    for tensor in &document.tensors {
+        let name = &tensor.identity.tensor_name;
+        match payload_size(set.root(), tensor) {
+            Ok(size) => {
+                failures.equal(&format!("payload-size:{name}"), "the file's size", &size, &tensor.payload.size_bytes)
+            }
+            Err(error) => failures.add(format!("payload-size:{name}"), error.to_string()),
+        }
+        match set.read_sidecar(tensor.key) {
+            Ok(sidecar) if same_tensor(&sidecar, tensor) => {}
+            Ok(_) => failures.add(format!("tensor-contract:{name}"), "the sidecar describes another payload"),
+            Err(error) => failures.add(format!("tensor-contract:{name}"), error.to_string()),
+        }
+    }
+    check_index(set, document, layout, failures)
+}
+
+fn payload_size(root: &Root, tensor: &TensorPack) -> Result<u64, PackError> {
+    let path = RelPath::new(&tensor.payload.path)?;
+    let file = root.open_file(&path)?;
+    Ok(file.metadata().map_err(PackError::io("stat", &root.join(&path)))?.len())
+}
+
+/// Whether two entries describe the same payload; times and counters may differ.
+pub(crate) fn same_tensor(a: &TensorPack, b: &TensorPack) -> bool {
+    a.format == b.format
+        && a.status == b.status
+        && a.key == b.key
+        && a.identity == b.identity
+        && a.source_tensor == b.source_tensor
+        && a.payload == b.payload
+}
+
+fn check_index(
+    set: &SetDir,
+    document: &PackSet,
+    layout: &dyn Layout,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    const IDENTITY: &str = "runtime-index-identity";
+    let bytes = match set.read_index() {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            failures.add("runtime-index-size", error.to_string());
+            failures.add(IDENTITY, "the index cannot be read");
+            return Ok(());
+        }
+    };
+    let record = &document.runtime_index;
+    failures.equal("runtime-index-size", "the index's size", &(bytes.len() as u64), &record.size_bytes);
+    failures.equal(IDENTITY, "the index's SHA-256", &Sha256Hex::of(&bytes), &record.sha256);
+    let expected = runtime_index(
+        prefix_of(&document.format).unwrap_or_default(),
+        document.key,
+        document.source_model.sha256,
+        layout.descriptor(),
+        layout.source_type().id,
+        &document.tensors,
+    )?;
+    if bytes != expected.as_bytes() {
+        let line = bytes
+            .split(|byte| *byte == b'\n')
+            .zip(expected.as_bytes().split(|byte| *byte == b'\n'))
+            .position(|(found, expected)| found != expected)
+            .map_or_else(|| "their lengths".to_owned(), |line| format!("line {}", line + 1));
+        failures.add(IDENTITY, format!("the index differs from the one the manifest implies, first in {line}"));
+    }
+    Ok(())
+}
+
+/// Rehashes every payload; returns the bytes read.
+fn check_payload_digests(
+    set: &SetDir,
+    document: &PackSet,
+    options: &VerifyOptions<'_>,
+    failures: &mut Failures,
+) -> Result<u64, PackError> {
+    let mut paths = Vec::new();
+    for tensor in &document.tensors {
+        match RelPath::new(&tensor.payload.path) {
+            Ok(path) => paths.push((tensor, path)),
+            Err(error) => failures.add(format!("payload-sha256:{}", tensor.identity.tensor_name), error.to_string()),
+        }
+    }
+    let jobs: Vec<Job<'_>> =
+        paths.iter().map(|(_, path)| Job { source: Source::Beneath(set.root(), path), size: None }).collect();
+    let mut bytes = 0;
+    for ((tensor, _), result) in paths.iter().zip(hash_many(&jobs, What::Sha256, options.pool, &options.progress)) {
+        let code = format!("payload-sha256:{}", tensor.identity.tensor_name);
+        match result.map_err(cancelled) {
+            Ok(digests) => {
+                bytes += digests.size;
+                let found = digests.sha256.expect("SHA-256 was asked for");
+                failures.equal(&code, "the payload's SHA-256", &found, &tensor.payload.sha256);
+            }
+            Err(PackError::Cancelled) => return Err(PackError::Cancelled),
+            Err(error) => failures.add(code, error.to_string()),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Unpacks every payload and compares it with the model's blocks; returns the payload bytes compared.
+fn check_against(
+    set: &SetDir,
+    document: &PackSet,
+    layout: &dyn Layout,
+    model: &Model,
+    options: &VerifyOptions<'_>,
+    failures: &mut Failures,
+) -> Result<u64, PackError> {
+    let found = model.sha256(&options.progress.silent())?;
+    failures.equal("model-sha256", "the model's SHA-256", &found, &document.source_model.sha256);
+    let mut bytes = 0;
+    for tensor in &document.tensors {
+        let name = &tensor.identity.tensor_name;
+        let code = format!("payload-against:{name}");
+        let Some(source) = model.tensors().iter().find(|candidate| candidate.name == *name) else {
+            failures.add(code, "the model has no such tensor");
+            continue;
+        };
+        if source.shape != tensor.identity.tensor_shape || source.type_id != layout.source_type().id {
+            failures.add(code, format!("the model's tensor is {} {:?}", source.type_name, source.shape));
+            continue;
+        }
+        match compare_with_source(set.root(), tensor, layout, model, source, options.pool, &options.progress) {
+            Ok(None) => bytes += tensor.payload.size_bytes,
+            Ok(Some(row)) => {
+                failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}"))
+            }
+            Err(PackError::Cancelled) => return Err(PackError::Cancelled),
+            Err(error) => failures.add(code, error.to_string()),
+        }
+    }
+    Ok(bytes)
+}
