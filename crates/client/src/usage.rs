@@ -89,8 +89,25 @@ pub struct Usage {
 }
 
 impl Usage {
+    /// The same in the form of an OpenAI-like `usage` object; what was missing stays missing.
+    pub fn to_openai(&self) -> Value {
+        let mut usage = serde_json::Map::new();
+        let mut set = |name: &str, count: &Reported| match count {
+            Reported::Missing => {}
+            Reported::Count(count) => drop(usage.insert(name.to_owned(), json!(count))),
+            Reported::NotACount(value) => drop(usage.insert(name.to_owned(), value.clone())),
+        };
+        set("completion_tokens", &self.completion_tokens);
+        set("prompt_tokens", &self.prompt_tokens);
+        set("total_tokens", &self.total_tokens);
+        if !self.cached_tokens.is_missing() {
+            usage.insert("prompt_tokens_details".to_owned(), json!({ "cached_tokens": self.cached_tokens }));
+        }
+        Value::Object(usage)
+    }
+
     /// Reads an OpenAI-like `usage` object.
-    pub(crate) fn from_openai(usage: &Value) -> Self {
+    pub fn from_openai(usage: &Value) -> Self {
         // Details of the wrong type are kept as "not a count" too: they must not read as absent. They are kept under their
         // name, so that a bare 0 in their place does not become a count of zero when the record is read back.
         let cached_tokens = match usage.get("prompt_tokens_details") {
@@ -195,6 +212,7 @@ mod tests {
             let read = Usage::from_openai(&usage);
             let text = serde_json::to_string(&read).unwrap();
             assert_eq!(serde_json::from_str::<Usage>(&text).unwrap(), read, "{text}");
+            assert_eq!(Usage::from_openai(&read.to_openai()), read);
         }
         assert!(Usage::from_openai(&json!({"prompt_tokens_details": null})).cached_tokens.is_missing());
         let native = json!({"tokens_evaluated": 7, "tokens_predicted": 2, "tokens_cached": 9});
