@@ -219,6 +219,13 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
         }
         _ => Verdict::Unqualified,
     };
+    let recipes: BTreeSet<&Option<String>> = runs.iter().map(|run| &run.recipe_sha256).collect();
+    if recipes.len() == 1 && verdict != Verdict::Unqualified {
+        reasons.push(reason(
+            "arms_are_equal",
+            "control and candidate are the same configuration: this is an A/A comparison",
+        ));
+    }
     if floor.is_none() && verdict != Verdict::Unqualified {
         let detail = "no card ran the same arm twice and no earlier A/A floor was given: the minimum effect alone is the threshold";
         reasons.push(reason("aa_floor_absent", detail));

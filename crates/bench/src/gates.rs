@@ -172,7 +172,7 @@ pub fn screening(facts: &RunFacts, rows: &[Row]) -> GateReport {
         if events < window {
             findings.row("window_events_too_few", row, format!("{events} events, the window needs {window}"));
         }
-        if !row.completion_tokens.count().is_some_and(|count| count >= window as u64) {
+        if row.completion_tokens.count().is_none_or(|count| count < window as u64) {
             let detail = format!("completion_tokens is {}, expected at least {window}", shown(&row.completion_tokens));
             findings.row("completion_tokens_below_window", row, detail);
         }
@@ -345,7 +345,8 @@ pub struct Placement {
 /// The crossover-completeness gate: every card ran both arms in each of its pairs of periods, and both orders occur.
 pub fn crossover_completeness(placements: &[Placement]) -> GateReport {
     let mut findings = Findings::default();
-    let mut cells: BTreeMap<(&str, u32), Vec<(Arm, u32, &str)>> = BTreeMap::new();
+    // Arm and period of each run, by card and pair of periods.
+    let mut cells: BTreeMap<(&str, u32), Vec<(Arm, u32)>> = BTreeMap::new();
     if placements.is_empty() {
         findings.add("no_runs", "nothing to compare");
     }
@@ -362,7 +363,7 @@ pub fn crossover_completeness(placements: &[Placement]) -> GateReport {
             findings.add("period_unknown", format!("{}: no period on record", placement.name));
         }
         if let (Some(arm), Some(card), Some(period)) = (arm, card, period) {
-            cells.entry((card, (period - 1) / 2)).or_default().push((arm, period, &placement.name));
+            cells.entry((card, (period - 1) / 2)).or_default().push((arm, period));
         }
     }
     let mut orders = BTreeSet::new();

@@ -206,7 +206,7 @@ impl Row {
         self.chunk_count = self.chunk_offsets_s.len();
         self.stream_token_id_count = self.token_id_offsets_s.len();
         let by_tokens = !self.token_id_offsets_s.is_empty();
-        self.token_timing_source = if by_tokens { TIMING_TOKENS } else { TIMING_TEXT }.to_owned();
+        if by_tokens { TIMING_TOKENS } else { TIMING_TEXT }.clone_into(&mut self.token_timing_source);
 
         let first = |offsets: &[f64]| offsets.first().copied();
         let (chunk, token) = (first(&self.chunk_offsets_s), first(&self.token_id_offsets_s));
@@ -295,6 +295,29 @@ mod tests {
         row.recompute(100);
         assert!((row.tok_s_1_100_intervals_after_ttft.unwrap() - 100.0).abs() < 1e-9);
         assert_eq!((row.ttft_s, row.token_timing_source.as_str()), (Some(0.9), TIMING_TOKENS));
+    }
+
+    #[test]
+    fn a_published_row_reads_and_recomputes() {
+        let document = include_str!("../tests/data/lab-2026-07-12-card0-row0.json");
+        let document: Value = serde_json::from_str(document).unwrap();
+        let claimed: Row = serde_json::from_value(document["row"].clone()).unwrap();
+        let mut row = claimed.clone();
+        row.recompute(100);
+        // Published offsets were rounded to microseconds.
+        let close =
+            |found: Option<f64>, published: Option<f64>| (found.unwrap() / published.unwrap() - 1.0).abs() < 1e-5;
+        assert!(close(row.tok_s_1_100_after_ttft, claimed.tok_s_1_100_after_ttft));
+        assert!(close(row.tok_s_1_100_after_ttft, Some(54.2390)));
+        assert!(close(row.tok_s_1_100_intervals_after_ttft, Some(54.238_960 * 0.99)));
+        assert!(close(row.ttft_s, claimed.ttft_s) && close(row.post_ttft_s, claimed.post_ttft_s));
+        assert!(close(row.tok_s_after_ttft_full, claimed.tok_s_after_ttft_full));
+        assert!(close(row.tok_s_wall_full, claimed.tok_s_wall_full));
+        assert_eq!((row.cached_tokens, row.chunk_count), (Reported::Count(0), 128));
+        assert!(row.chunk_count_equals_completion_tokens);
+        // Three drafted tokens per cycle of 59 ms.
+        assert_eq!(row.burst_count, 32);
+        assert!((row.cycle_gap_s.unwrap() - 0.0590).abs() < 1e-4, "{:?}", row.cycle_gap_s);
     }
 
     #[test]

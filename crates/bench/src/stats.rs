@@ -105,7 +105,7 @@ pub const UNCLASSIFIED: &str = "unclassified";
 pub fn class_balanced<'a>(values: impl IntoIterator<Item = (&'a str, f64)>) -> ClassBalanced {
     let mut classes: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     for (class, value) in values {
-        if class != UNCLASSIFIED {
+        if class != UNCLASSIFIED && !class.is_empty() {
             classes.entry(class.to_owned()).or_default().push(value);
         }
     }
@@ -137,7 +137,7 @@ pub fn noise_floor<'a>(groups: impl IntoIterator<Item = &'a [f64]>) -> Option<f6
     for group in groups {
         let usable: Vec<f64> = group.iter().copied().filter(|value| *value > 0.0 && value.is_finite()).collect();
         for (index, first) in usable.iter().enumerate() {
-            ratios.extend(usable[index + 1..].iter().map(|second| (first / second).ln().abs()));
+            ratios.extend(usable[index + 1..].iter().map(|second| (first.ln() - second.ln()).abs()));
         }
     }
     percentile(&ratios, 0.9)
@@ -174,7 +174,7 @@ mod tests {
         let balanced =
             class_balanced([("code", 10.0), ("code", 20.0), ("code", 30.0), ("prose", 50.0), (UNCLASSIFIED, 999.0)]);
         assert_eq!(balanced.summary.median, Some(35.0));
-        assert_eq!(balanced.class_medians["code"], 20.0);
+        assert_eq!(balanced.class_medians.get("code"), Some(&20.0));
         assert_eq!(balanced.class_prompt_counts["code"], 3);
         assert_eq!(balanced.class_medians.len(), 2);
     }

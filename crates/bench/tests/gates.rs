@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use b70_bench::{
-    GateReport, IdentityFacts, Row, RowFailure, RunFacts, RunSummary, UNCLASSIFIED, cached_zero, evidence_class, identity,
-    realistic_final, screening,
+    GateReport, IdentityFacts, Row, RowFailure, RunFacts, RunSummary, UNCLASSIFIED, cached_zero, evidence_class,
+    identity, realistic_final, screening,
 };
 use b70_manifest::EvidenceClass;
 use serde_json::{Value, json};
@@ -24,7 +24,15 @@ fn facts() -> RunFacts {
 }
 
 fn rows() -> Vec<Row> {
-    (0..12).map(|prompt| row(prompt, &json!({"completion_tokens": 130, "prompt_tokens": 80, "prompt_tokens_details": {"cached_tokens": 0}}), &json!({"cache_n": 0, "prompt_n": 80}))).collect()
+    (0..12)
+        .map(|prompt| {
+            row(
+                prompt,
+                &json!({"completion_tokens": 130, "prompt_tokens": 80, "prompt_tokens_details": {"cached_tokens": 0}}),
+                &json!({"cache_n": 0, "prompt_n": 80}),
+            )
+        })
+        .collect()
 }
 
 fn row(prompt: usize, usage: &Value, timings: &Value) -> Row {
@@ -86,7 +94,11 @@ fn cached_counts_that_are_not_the_integer_zero() {
         (usage("null"), cold.clone(), vec!["cached_tokens_not_an_integer"]),
         (usage("0.0"), cold.clone(), vec!["cached_tokens_not_an_integer"]),
         (usage("\"0\""), cold.clone(), vec!["cached_tokens_not_an_integer"]),
-        (json!({"completion_tokens": 130, "prompt_tokens_details": 0}), cold.clone(), vec!["cached_tokens_not_an_integer"]),
+        (
+            json!({"completion_tokens": 130, "prompt_tokens_details": 0}),
+            cold.clone(),
+            vec!["cached_tokens_not_an_integer"],
+        ),
         (usage("0"), json!({"cache_n": 0, "prompt_n": 50}), vec!["prompt_tokens_not_all_processed"]),
     ] {
         let mut rows = rows();
@@ -95,7 +107,10 @@ fn cached_counts_that_are_not_the_integer_zero() {
         if !expected.is_empty() {
             let report = screening(&facts(), &rows);
             assert!(expected.iter().all(|code| codes(&report).contains(code)), "{report:?}");
-            assert_eq!(report.findings.iter().filter(|finding| finding.prompt_id.as_deref() == Some("p3")).count(), report.findings.len());
+            assert_eq!(
+                report.findings.iter().filter(|finding| finding.prompt_id.as_deref() == Some("p3")).count(),
+                report.findings.len()
+            );
         }
     }
 }
@@ -110,7 +125,10 @@ fn screening_codes() {
     };
     check(&[], &["no_rows", "rows_incomplete"]);
     check(&rows()[..7], &["rows_incomplete"]);
-    check(&with(|row| row.failure = Some(RowFailure { code: "disconnected".to_owned(), message: "m".to_owned() })), &["row_failed"]);
+    check(
+        &with(|row| row.failure = Some(RowFailure { code: "disconnected".to_owned(), message: "m".to_owned() })),
+        &["row_failed"],
+    );
     check(&with(|row| row.prompt_sha256 = format!("{:064}", 0)), &["prompts_not_unique"]);
     check(&with(|row| row.chunk_offsets_s.truncate(60)), &["window_metric_missing", "window_events_too_few"]);
     check(&with(|row| row.chunk_offsets_s = vec![1.0; 120]), &["window_metric_missing"]);
@@ -135,9 +153,15 @@ fn final_gate_codes() {
     check(|facts| facts.metric_window = 99, &["metric_window_must_equal_100_events"]);
     check(|facts| facts.cache_prompt = None, &["prompt_reuse_must_be_disabled"]);
     check(|facts| facts.requests_before = 1, &["responses_must_be_first"]);
-    check(|facts| facts.prompt_classes = vec![UNCLASSIFIED.to_owned(); 12], &["fixed_suite_lacks_varied_prompt_classes"]);
+    check(
+        |facts| facts.prompt_classes = vec![UNCLASSIFIED.to_owned(); 12],
+        &["fixed_suite_lacks_varied_prompt_classes"],
+    );
     check(|facts| drop(facts.prompt_classes.pop()), &["fixed_suite_lacks_varied_prompt_classes"]);
-    check(|facts| facts.suite_prompt_count = 13, &["fresh_response_screening_failed", "fixed_suite_incomplete", "fixed_suite_lacks_varied_prompt_classes"]);
+    check(
+        |facts| facts.suite_prompt_count = 13,
+        &["fresh_response_screening_failed", "fixed_suite_incomplete", "fixed_suite_lacks_varied_prompt_classes"],
+    );
 
     let mut small = facts();
     small.suite_prompt_count = 7;
@@ -153,7 +177,8 @@ fn final_gate_codes() {
     assert_eq!(codes(&report), ["prompt_subset_selected", "fixed_suite_incomplete"]);
 
     assert_eq!(codes(&realistic_final(&facts(), &with(|row| row.repeat = 1))), ["responses_must_be_first"]);
-    let short = with(|row| row.usage = Some(json!({"completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 0}})));
+    let short =
+        with(|row| row.usage = Some(json!({"completion_tokens": 40, "prompt_tokens_details": {"cached_tokens": 0}})));
     assert!(codes(&realistic_final(&facts(), &short)).contains(&"every_completion_must_cover_100_event_metric"));
 }
 

@@ -12,6 +12,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use support::World;
 
+/// Per cell of the table.
+const EXPERIMENTS: usize = 2000;
+
 #[derive(Default, Debug)]
 struct Tally {
     wins: usize,
@@ -75,9 +78,10 @@ fn the_whole_table() {
         println!("skipped: needs B70_TEST_ALL=1 (2,000 experiments per cell)");
         return;
     }
-    const EXPERIMENTS: usize = 2000;
     for rule in [FloorRule::Estimate, FloorRule::SingleRun] {
-        println!("{EXPERIMENTS} experiments per cell, four cards, twelve prompts, minimum effect 1 %, A/A floor rule {rule:?}");
+        println!(
+            "{EXPERIMENTS} experiments per cell, four cards, twelve prompts, minimum effect 1 %, A/A floor rule {rule:?}"
+        );
         for repeats in [1, 2, 4] {
             for effect in [0.0, 0.01, 0.03, 0.05] {
                 let world = World::lab(repeats, f64::ln_1p(effect));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{ErrorKind, Phase};
 
-/// Deadlines of one call. Every call has all of them; none is infinite.
+/// Deadlines of one call. Every call has all of them; none is infinite: more than [`Deadlines::LONGEST`] counts as that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// Resolving the name and connecting.
@@ -35,6 +35,21 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
+    /// The longest deadline, 30 days.
+    pub const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+    /// Clamped to [`Deadlines::LONGEST`], so that adding one to a moment cannot overflow.
+    fn clamped(self) -> Self {
+        let clamp = |limit: Duration| limit.min(Self::LONGEST);
+        Self {
+            connect: clamp(self.connect),
+            first_byte: clamp(self.first_byte),
+            first_event: clamp(self.first_event),
+            idle: clamp(self.idle),
+            total: clamp(self.total),
+        }
+    }
+
     /// The same limit for every phase: for probes, whose answer is due at once or not at all.
     pub fn within(limit: Duration) -> Self {
         Self { connect: limit, first_byte: limit, first_event: limit, idle: limit, total: limit }
@@ -83,7 +98,7 @@ pub(crate) struct CallClock {
 impl CallClock {
     pub(crate) fn start(deadlines: Deadlines) -> Self {
         let now = Instant::now();
-        Self { deadlines, started: now, sent: now, last_progress: now, phase: Phase::Connect }
+        Self { deadlines: deadlines.clamped(), started: now, sent: now, last_progress: now, phase: Phase::Connect }
     }
 
     /// Called immediately before the request's first byte is written.

@@ -248,6 +248,14 @@ fn a_connection_refused_or_unanswered() {
 }
 
 #[test]
+fn deadlines_at_both_ends_of_their_range() {
+    let server = FaultServer::always(vec![Step::Send(chat_stream())]);
+    let at = |limit| Endpoint::new(&server.url()).unwrap().with_deadlines(Deadlines::within(limit)).stream(&request());
+    assert_eq!(at(Duration::MAX).unwrap().text, "one two three");
+    assert_eq!(at(Duration::ZERO).unwrap_err().error.code(), "timeout_connect");
+}
+
+#[test]
 fn garbage_and_oversize() {
     assert_failure(vec![Step::Send(b"SSH-2.0-OpenSSH_9.2\r\n".to_vec()), Step::Hang], "protocol", "");
     assert_failure(vec![Step::Send(vec![0; 100_000]), Step::Hang], "protocol", "");

@@ -25,7 +25,16 @@ impl World {
     /// Four cards, twelve prompts, 6 % from draft acceptance and 1 % from the cycle per request, 2 % between cards, 0.5 %
     /// drift per period.
     pub(crate) fn lab(repeats: usize, effect: f64) -> Self {
-        Self { cards: 4, repeats, prompts: 12, effect, acceptance_sd: 0.06, cycle_sd: 0.01, card_sd: 0.02, drift: 0.005 }
+        Self {
+            cards: 4,
+            repeats,
+            prompts: 12,
+            effect,
+            acceptance_sd: 0.06,
+            cycle_sd: 0.01,
+            card_sd: 0.02,
+            drift: 0.005,
+        }
     }
 
     /// The runs of one experiment. Even cards run the candidate first in the first pair; the order is swapped from pair to
@@ -40,7 +49,10 @@ impl World {
                 for half in 0..2 {
                     let candidate = candidate_first == (half == 0);
                     let period = pair * 2 + half;
-                    let level = 50f64.ln() + card_effect + self.drift * period as f64 + if candidate { self.effect } else { 0.0 };
+                    let level = 50f64.ln()
+                        + card_effect
+                        + self.drift * period as f64
+                        + if candidate { self.effect } else { 0.0 };
                     let rows = texts.iter().enumerate().map(|(prompt, text)| {
                         let cycle = self.cycle_sd * normal(random);
                         let acceptance = self.acceptance_sd * normal(random);
