@@ -54,7 +54,7 @@ impl fmt::Display for GgufError {
         let Description { title, subject, found, expected } = self.defect.describe();
         write!(f, "{title}")?;
         if let Some(subject) = subject {
-            write!(f, " of '{subject}'")?;
+            write!(f, " ('{subject}')")?;
         }
         write!(f, " at byte {}: found {found}, expected {expected}", self.at)
     }

@@ -226,3 +226,19 @@ fn extend(prefix: &mut Vec<u8>, file: &File, path: &Path, target: u64, file_len:
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_shrinks_while_it_is_read_is_refused() {
+        let file = tempfile::tempfile().expect("a temporary file");
+        file.write_all_at(&[1; 100], 0).expect("written");
+        let mut prefix = Vec::new();
+        extend(&mut prefix, &file, Path::new("x"), 100, 200).expect("so many are there");
+        // It was 200 bytes long when it was opened, and is 100 now.
+        let error = extend(&mut prefix, &file, Path::new("x"), 150, 200).expect_err("no more are there");
+        assert!(matches!(error, OpenError::Changed { before: 200, after: 100, .. }), "{error}");
+    }
+}

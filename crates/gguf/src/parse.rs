@@ -375,7 +375,7 @@ fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) 
         let end = data_offset + sum + tensor.size;
         if truncated.is_none() && end > file_len {
             let defect = Defect::DataTruncated { name: name(), needed: end, file_len };
-            truncated = Some(GgufError::new(data_offset + sum, defect));
+            truncated = Some(GgufError::new((data_offset + sum).min(file_len), defect));
         } else if truncated.is_none() && index == last && data_offset + next > file_len {
             let defect = Defect::LastPaddingMissing { name: name(), needed: data_offset + next, file_len };
             truncated = Some(GgufError::new(end, defect));

@@ -156,21 +156,27 @@ impl Plan {
     ///
     /// Under a listed plan every named tensor must be there and fit; all that is wrong is reported at once.
     pub fn select(&self, model: &Model, layout: &dyn Layout) -> Result<Selection, PackError> {
+        let (selection, problems) = self.apply(model, layout)?;
+        if problems.is_empty() {
+            return Ok(selection);
+        }
+        Err(PackError::PlanMismatch { plan: self.name().to_owned(), path: model.path().to_path_buf(), problems })
+    }
+
+    /// The same, with what keeps the plan from being carried out as data; the selection then lacks those tensors.
+    pub(crate) fn apply(
+        &self,
+        model: &Model,
+        layout: &dyn Layout,
+    ) -> Result<(Selection, Vec<TensorProblem>), PackError> {
         self.check_layout(layout)?;
         let mut problems = Vec::new();
         let (mut tensors, skipped) = match &self.document.rules {
             PlanRules::Every(_) => select_every(model, layout, &mut problems),
             PlanRules::Listed(rules) => select_listed(rules, model, layout, &mut problems),
         };
-        if !problems.is_empty() {
-            return Err(PackError::PlanMismatch {
-                plan: self.name().to_owned(),
-                path: model.path().to_path_buf(),
-                problems,
-            });
-        }
         tensors.sort_unstable_by_key(|tensor| tensor.slot);
-        Ok(Selection { tensors, skipped })
+        Ok((Selection { tensors, skipped }, problems))
     }
 }
 

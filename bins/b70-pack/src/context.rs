@@ -1,0 +1,88 @@
+//! What several commands need: roots, the layout with a chosen kernel, the spec.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use b70_admission::{RootKind, default_root, refuse_in_git};
+use b70_cli::CliError;
+use b70_manifest::Sha256Hex;
+use b70_manifest::model_pack::ModelPackManifest;
+use b70_packset::SetDir;
+use b70_xe2pack::{Kernel, Xe2DpasV2};
+
+use crate::{RamArgs, RootArgs};
+
+/// The cache root to use; refused inside a Git work tree unless allowed.
+pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
+    let root = match &roots.cache_root {
+        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
+        None => default_root(RootKind::Cache, &|name| std::env::var_os(name), uid()?)?,
+    };
+    refuse_in_git(&root, roots.allow_in_repo)?;
+    Ok(root)
+}
+
+/// The user's id.
+pub(crate) fn uid() -> Result<u32, CliError> {
+    let me = Path::new("/proc/self");
+    me.metadata().map(|metadata| metadata.uid()).map_err(|error| CliError::io(me, &error))
+}
+
+/// The layout, with the named kernel or the fastest.
+pub(crate) fn layout(kernel: Option<&str>) -> Result<Xe2DpasV2, CliError> {
+    Ok(kernel_named(kernel)?.map_or_else(Xe2DpasV2::new, Xe2DpasV2::with_kernel))
+}
+
+/// The kernel of that name.
+pub(crate) fn kernel_named(name: Option<&str>) -> Result<Option<Kernel>, CliError> {
+    name.map(|name| {
+        Kernel::by_name(name).map_err(|error| {
+            CliError::usage("kernel", error.to_string())
+                .found(name)
+                .expected(Kernel::available().iter().map(Kernel::name).collect::<Vec<_>>().join(", "))
+        })
+    })
+    .transpose()
+}
+
+/// The set of that key, or the newest.
+pub(crate) fn set(cache_root: &Path, key: Option<Sha256Hex>) -> Result<SetDir, CliError> {
+    Ok(match key {
+        Some(key) => SetDir::open(cache_root, key)?,
+        None => SetDir::newest(cache_root)?,
+    })
+}
+
+/// Reads a model-pack manifest.
+pub(crate) fn spec(path: Option<&Path>) -> Result<Option<ModelPackManifest>, CliError> {
+    path.map(|path| Ok(b70_packset::read_spec(path)?)).transpose()
+}
+
+/// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
+pub(crate) fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The RAM root to use; refused inside a Git work tree unless allowed.
+pub(crate) fn ram_root(ram: &RamArgs, roots: &RootArgs) -> Result<PathBuf, CliError> {
+    let root = match &ram.ram_root {
+        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
+        None => default_root(RootKind::Ram, &|name| std::env::var_os(name), uid()?)?,
+    };
+    refuse_in_git(&root, roots.allow_in_repo)?;
+    Ok(root)
+}
+
+/// A word that a POSIX shell and a systemd `EnvironmentFile=` read back unchanged.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
