@@ -138,14 +138,13 @@ mod tests {
 
     #[test]
     fn addresses_are_normalised_and_bad_ones_refused() {
-        for (text, written) in [
-            ("0000:03:00.0", "0000:03:00.0"),
-            ("03:00.0", "0000:03:00.0"),
-            ("10000:E1:1F.7", "10000:e1:1f.7"),
-        ] {
+        for (text, written) in
+            [("0000:03:00.0", "0000:03:00.0"), ("03:00.0", "0000:03:00.0"), ("10000:E1:1F.7", "10000:e1:1f.7")]
+        {
             assert_eq!(text.parse::<PciAddress>().unwrap().to_string(), written);
         }
-        for bad in ["", "0", "0000:03:00", "0000:03:20.0", "0000:03:00.8", "000:03:00.0", "0000:3:00.0", "+000:03:00.0"] {
+        for bad in ["", "0", "0000:03:00", "0000:03:20.0", "0000:03:00.8", "000:03:00.0", "0000:3:00.0", "+000:03:00.0"]
+        {
             assert!(bad.parse::<PciAddress>().is_err(), "{bad:?} must be refused");
         }
     }
