@@ -89,7 +89,10 @@ fn draft07<T: JsonSchema>(id: &str) -> Value {
     let mut ordered = serde_json::Map::new();
     ordered.insert("$schema".into(), DRAFT_07.into());
     ordered.insert("$id".into(), id.into());
-    if let Value::Object(fields) = schema {
+    if let Value::Object(mut fields) = schema {
+        for name in ["title", "description"] {
+            ordered.extend(fields.shift_remove(name).map(|text| (name.to_owned(), text)));
+        }
         ordered.extend(fields.into_iter().filter(|(name, _)| name != "$schema" && name != "$id"));
     }
     Value::Object(ordered)
