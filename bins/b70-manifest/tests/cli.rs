@@ -78,7 +78,9 @@ fn what_is_not_json_ends_with_2_and_its_place() {
     std::fs::write(folder.path().join("a.json"), "{\n  \"a\": tru\n}").unwrap();
     std::fs::write(folder.path().join("b.json"), b"{\"a\": \"\xff\"}").unwrap();
     std::fs::write(folder.path().join("c.json"), "{\"colour\": 1}").unwrap();
-    for (file, code, line) in [("a.json", 2, Some(2)), ("b.json", 2, Some(1)), ("missing.json", 2, None), ("c.json", 1, Some(1))] {
+    for (file, code, line) in
+        [("a.json", 2, Some(2)), ("b.json", 2, Some(1)), ("missing.json", 2, None), ("c.json", 1, Some(1))]
+    {
         let output = run(folder.path(), &["validate", file, "--json"]);
         assert_eq!(output.status.code(), Some(code), "{file}");
         let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -94,7 +96,8 @@ fn settings_of_an_editor_keep_what_is_theirs() {
     let folder = tempfile::tempdir().unwrap();
     let settings = folder.path().join(".vscode/settings.json");
     std::fs::create_dir(folder.path().join(".vscode")).unwrap();
-    let mine = "{\n  // mine\n  \"editor.tabSize\": 3, /* and this */\n  \"json.schemas\": [{\"url\": \"./x.json\"}]\n}\n";
+    let mine =
+        "{\n  // mine\n  \"editor.tabSize\": 3, /* and this */\n  \"json.schemas\": [{\"url\": \"./x.json\"}]\n}\n";
     std::fs::write(&settings, mine).unwrap();
     assert_eq!(run(folder.path(), &["vscode"]).status.code(), Some(0));
     assert_eq!(text(&settings), mine, "without --write nothing changes");

@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 fn measured() -> Value {
     let digest = |index: usize| format!("{index:064x}");
     let classes = ["operations", "code", "prose", "analysis", "documentation", "structured-writing"];
-    let prompts: Vec<Value> = (0..12)
-        .map(|i| json!({"id": format!("p{i}"), "prompt_class": classes[i % 6], "sha256": digest(i)}))
-        .collect();
+    let prompts: Vec<Value> =
+        (0..12).map(|i| json!({"id": format!("p{i}"), "prompt_class": classes[i % 6], "sha256": digest(i)})).collect();
     let offsets: Vec<f64> = (0..512).map(|event| 1.0 + f64::from(event) * 0.02).collect();
     let rate = 99.0 / (offsets[99] - offsets[0]);
     let rows: Vec<Value> = (0..12)

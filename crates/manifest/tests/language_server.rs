@@ -62,7 +62,8 @@ fn the_language_service_marks_the_field_and_offers_the_words() {
     assert!(output.status.success(), "node failed: is vscode-json-languageservice installed in B70_TEST_NODE_DIR?");
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     println!("{}", serde_json::to_string_pretty(&answer).expect("JSON"));
-    let marked: Vec<&str> = answer["diagnostics"].as_array().unwrap().iter().filter_map(|d| d["text"].as_str()).collect();
+    let marked: Vec<&str> =
+        answer["diagnostics"].as_array().unwrap().iter().filter_map(|d| d["text"].as_str()).collect();
     for wrong in ["\"onn\"", "\"n_paralel\"", "0"] {
         assert!(marked.contains(&wrong), "{wrong} is not marked: {marked:?}");
     }

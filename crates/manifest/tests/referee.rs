@@ -178,8 +178,22 @@ fn python_and_validate_reject_every_mutated_document() {
     let from_schema = |code: &str| {
         matches!(
             code,
-            "type" | "enum" | "const" | "minimum" | "maximum" | "pattern" | "required" | "unknown-key" | "minLength"
-                | "minItems" | "maxItems" | "uniqueItems" | "multipleOf" | "minProperties" | "propertyNames" | "anyOf"
+            "type"
+                | "enum"
+                | "const"
+                | "minimum"
+                | "maximum"
+                | "pattern"
+                | "required"
+                | "unknown-key"
+                | "minLength"
+                | "minItems"
+                | "maxItems"
+                | "uniqueItems"
+                | "multipleOf"
+                | "minProperties"
+                | "propertyNames"
+                | "anyOf"
         )
     };
     let table = table();
