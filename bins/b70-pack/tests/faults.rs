@@ -1,5 +1,6 @@
 //! Death at every step, failing writes, several runs at once, interruption: nothing partial is ever admitted, and the next
 //! run continues.
+#![allow(clippy::print_stdout, reason = "a test says what it counted or skipped")]
 
 mod common;
 
