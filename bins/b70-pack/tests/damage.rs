@@ -45,11 +45,11 @@ macro_rules! document {
 }
 
 fn cases() -> Vec<Case> {
-    let file = |what, tamper, shallow, deep, tensor, document| Case { what, tamper, shallow, deep, tensor, document };
     const SIZE: &[&str] = &["payload-size:blk.0.ffn_up.weight"];
     const SHA: &[&str] = &["payload-sha256:blk.0.ffn_up.weight"];
     const CONTRACT: &[&str] = &["tensor-contract:blk.0.ffn_up.weight"];
     const INDEX: &[&str] = &["runtime-index-identity", "runtime-index-size"];
+    let file = |what, tamper, shallow, deep, tensor, document| Case { what, tamper, shallow, deep, tensor, document };
     vec![
         document!("another format", ["set-format"], |m| m["format"] = json!("mini-pack-set-v3")),
         document!("another prefix", ["set-format"], |m| m["format"] = json!("other-pack-set-v2")),
