@@ -99,18 +99,42 @@ fn print_env_is_one_line_for_a_shell() {
 fn every_tampering_voids_trust_and_damage_is_repaired_by_staging_again() {
     type Tamper = fn(&Path);
     let cases: [(&str, Tamper, &[&str]); 9] = [
-        ("payload byte in place", |f| write_in_place(&payload(f, 0), |b| b[7] ^= 1), &["ram-deep-trust", "ram-payload-sha256"]),
+        (
+            "payload byte in place",
+            |f| write_in_place(&payload(f, 0), |b| b[7] ^= 1),
+            &["ram-deep-trust", "ram-payload-sha256"],
+        ),
         ("payload replaced", |f| flip(&payload(f, 1), 3), &["ram-deep-trust", "ram-payload-sha256"]),
-        ("payload shortened", |f| write_in_place(&payload(f, 0), |b| b.truncate(b.len() - 1)), &["ram-deep-trust", "ram-payload-size"]),
-        ("payload gone", |f| fs::remove_file(payload(f, 0)).expect("our file"), &["ram-deep-trust", "ram-payload-size"]),
-        ("payload a link", |f| {
-            let path = payload(f, 0);
-            fs::rename(&path, f.join("elsewhere")).expect("our file");
-            symlink(f.join("elsewhere"), path).expect("our folder");
-        }, &["ram-deep-trust", "ram-payload-size"]),
-        ("manifest edited", |f| edit(&f.join("manifest.json"), |m| m["payload_size_bytes"] = 1.into()), &["ram-manifest"]),
+        (
+            "payload shortened",
+            |f| write_in_place(&payload(f, 0), |b| b.truncate(b.len() - 1)),
+            &["ram-deep-trust", "ram-payload-size"],
+        ),
+        (
+            "payload gone",
+            |f| fs::remove_file(payload(f, 0)).expect("our file"),
+            &["ram-deep-trust", "ram-payload-size"],
+        ),
+        (
+            "payload a link",
+            |f| {
+                let path = payload(f, 0);
+                fs::rename(&path, f.join("elsewhere")).expect("our file");
+                symlink(f.join("elsewhere"), path).expect("our folder");
+            },
+            &["ram-deep-trust", "ram-payload-size"],
+        ),
+        (
+            "manifest edited",
+            |f| edit(&f.join("manifest.json"), |m| m["payload_size_bytes"] = 1.into()),
+            &["ram-manifest"],
+        ),
         ("manifest no JSON", |f| overwrite(&f.join("manifest.json"), b"{"), &["ram-manifest"]),
-        ("index edited", |f| flip(&f.join("runtime-index.tsv"), 20), &["ram-runtime-index", "ram-runtime-index-sha256"]),
+        (
+            "index edited",
+            |f| flip(&f.join("runtime-index.tsv"), 20),
+            &["ram-runtime-index", "ram-runtime-index-sha256"],
+        ),
         ("index gone", |f| fs::remove_file(f.join("runtime-index.tsv")).expect("our file"), &["ram-runtime-index"]),
     ];
     let staged = Staged::new();
@@ -143,19 +167,35 @@ fn a_void_receipt_is_answered_by_reading_not_by_failing() {
     let cases: [(&str, Tamper, &str); 5] = [
         ("receipt gone", |f| fs::remove_file(f.join("deep-validation.json")).expect("our file"), "sha256"),
         ("receipt damaged", |f| flip(&f.join("deep-validation.json"), 40), "sha256"),
-        ("receipt of the lab's first form", |f| {
-            overwrite(
-                &f.join("deep-validation.json"),
-                br#"{"schema_version":1,"format":"mini-deep-validation-v1","status":"ready"}"#,
-            );
-        }, "sha256"),
-        ("payload linked", |f| fs::hard_link(payload(f, 0), f.join("tensors/second.json")).expect("our folder"), "blake3"),
-        ("payload touched and put back", |f| {
-            let path = payload(f, 0);
-            let before = fs::metadata(&path).expect("our file").modified().expect("a time");
-            write_in_place(&path, |_| {});
-            fs::File::options().write(true).open(&path).and_then(|file| file.set_modified(before)).expect("our file");
-        }, "blake3"),
+        (
+            "receipt of the lab's first form",
+            |f| {
+                overwrite(
+                    &f.join("deep-validation.json"),
+                    br#"{"schema_version":1,"format":"mini-deep-validation-v1","status":"ready"}"#,
+                );
+            },
+            "sha256",
+        ),
+        (
+            "payload linked",
+            |f| fs::hard_link(payload(f, 0), f.join("tensors/second.json")).expect("our folder"),
+            "blake3",
+        ),
+        (
+            "payload touched and put back",
+            |f| {
+                let path = payload(f, 0);
+                let before = fs::metadata(&path).expect("our file").modified().expect("a time");
+                write_in_place(&path, |_| {});
+                fs::File::options()
+                    .write(true)
+                    .open(&path)
+                    .and_then(|file| file.set_modified(before))
+                    .expect("our file");
+            },
+            "blake3",
+        ),
     ];
     let staged = Staged::new();
     staged.stage();
@@ -176,8 +216,16 @@ fn a_damaged_stage_document_needs_the_source_to_be_proved() {
     staged.stage();
     edit(&staged.folder().join("ram-stage.json"), |stage| stage["source_manifest_sha256"] = "00".repeat(32).into());
     let elsewhere = staged.lab.at("no-cache");
-    let arguments =
-        ["stage-validate", "--json", "--cache-root", text(&elsewhere), "--ram-root", text(staged.ram.path()), "--set-key", &staged.key];
+    let arguments = [
+        "stage-validate",
+        "--json",
+        "--cache-root",
+        text(&elsewhere),
+        "--ram-root",
+        text(staged.ram.path()),
+        "--set-key",
+        &staged.key,
+    ];
     let alone = common::run(arguments).exits(1).json();
     assert_eq!(codes(&alone), ["ram-stage-receipt"]);
     let with_source = staged.run("stage-validate", &[]).exits(0).json();

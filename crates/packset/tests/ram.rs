@@ -71,14 +71,16 @@ fn a_thousand_tamperings_and_not_one_is_trusted() {
         let at = numbers.below(fs::metadata(victim).expect("our file").len());
         let original = fs::read(victim).expect("our file");
         tamper(victim, at, &mut numbers);
-        let report = stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        let report =
+            stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
         by_receipt += u64::from(report.trust == Some(StageTrust::Receipt));
         refused += u64::from(report.status == VerifyStatus::Failed);
         // The bytes come back in place; the receipt stays void, and the next look re-proves them.
         fs::set_permissions(victim, fs::Permissions::from_mode(0o644)).expect("our file");
         fs::write(victim, original).expect("our file");
         fs::set_permissions(victim, fs::Permissions::from_mode(0o444)).expect("our file");
-        let mended = stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        let mended =
+            stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
         assert_eq!((mended.status, mended.trust), (VerifyStatus::Ready, Some(StageTrust::Blake3)), "{mended:#?}");
     }
     println!("1000 tamperings with times restored: {refused} refused, {by_receipt} trusted by receipt");
