@@ -223,7 +223,7 @@ impl Scanner<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use serde_json::{Map, Value, json};
+    use serde_json::{Map, Value};
 
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
@@ -315,10 +315,9 @@ mod tests {
     #[test]
     fn columns_count_characters() {
         let spans = Spans::new("{\"größe\": \"β→𝄞\", \"x\": 1}");
-        assert_eq!(spans.value_position("/x"), Position { line: 1, column: 24 });
-        assert_eq!(spans.key_position("/x"), Position { line: 1, column: 19 });
+        assert_eq!(spans.value_position("/x"), Position { line: 1, column: 23 });
+        assert_eq!(spans.key_position("/x"), Position { line: 1, column: 18 });
         assert_eq!(spans.value_position("/nowhere/else"), Position { line: 1, column: 1 });
-        let _ = json!(null);
     }
 
     #[test]
