@@ -14,7 +14,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 fn text(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap()
+    std::fs::read_to_string(path).expect("a text file")
 }
 
 #[test]
