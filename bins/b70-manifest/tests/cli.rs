@@ -14,7 +14,7 @@ fn run(folder: &Path, arguments: &[&str]) -> Output {
 }
 
 fn text(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap()
+    std::fs::read_to_string(path).expect("a text file")
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn models_are_compared_across_files() {
 #[test]
 fn what_is_not_json_ends_with_2_and_its_place() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("a.json"), "{\n  \"a\": tru\n}").unwrap();
+    std::fs::write(folder.path().join("a.json"), "{\n  \"a\": 1,,\n}").unwrap();
     std::fs::write(folder.path().join("b.json"), b"{\"a\": \"\xff\"}").unwrap();
     std::fs::write(folder.path().join("c.json"), "{\"colour\": 1}").unwrap();
     for (file, code, line) in

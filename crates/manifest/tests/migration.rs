@@ -11,7 +11,7 @@ const DOCUMENTS: [&str; 3] = ["workers.json", "model-pack-manifest.json", "golde
 
 fn lab(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/lab").join(name);
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a sample")).expect("JSON")
 }
 
 #[test]

@@ -50,7 +50,7 @@ static OWN_FIELDS: LazyLock<BTreeMap<Kind, Vec<String>>> = LazyLock::new(|| {
 /// The target of a local `$ref`, also one that stands alone in `allOf` beside a description; otherwise the schema itself.
 pub(super) fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
     let direct = match schema.get("allOf").and_then(Value::as_array).map(Vec::as_slice) {
-        Some([only]) if schema.get("examples").is_none() => only,
+        Some([only]) if ["examples", "const"].iter().all(|keyword| schema.get(keyword).is_none()) => only,
         _ => schema,
     };
     let target = direct.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
