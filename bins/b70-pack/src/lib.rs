@@ -111,10 +111,13 @@ pub enum Command {
     },
     /// Copy a set into RAM, verified and atomically, or find the copy that is there; trusted by receipt from then on.
     StageRam {
+        /// Which set.
         #[command(flatten)]
         set: SetArgs,
+        /// Where sets live.
         #[command(flatten)]
         roots: RootArgs,
+        /// Where stages live.
         #[command(flatten)]
         ram: RamArgs,
         /// Bytes of memory that must stay free.
@@ -129,10 +132,13 @@ pub enum Command {
     },
     /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.
     StageValidate {
+        /// Which set.
         #[command(flatten)]
         set: SetArgs,
+        /// Where sets live.
         #[command(flatten)]
         roots: RootArgs,
+        /// Where stages live.
         #[command(flatten)]
         ram: RamArgs,
         /// Rehash every staged payload.

@@ -158,7 +158,7 @@ fn every_tampering_voids_trust_and_damage_is_repaired_by_staging_again() {
         .map(|entry| entry.expect("our folder").file_name().to_string_lossy().into_owned())
         .filter(|name| name != ".locks")
         .collect();
-    assert_eq!(names, [staged.key.clone()]);
+    assert_eq!(names, std::slice::from_ref(&staged.key));
 }
 
 #[test]
