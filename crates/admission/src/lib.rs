@@ -4,18 +4,22 @@
 mod digest;
 mod error;
 mod fault;
+mod headroom;
 mod identity;
 mod lock;
 mod path;
 mod progress;
 mod publish;
+mod receipt;
 mod roots;
+mod sys;
 
 pub use digest::{
     Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many, pool,
 };
 pub use error::{Error, Mismatch, Result};
 pub use fault::step as fault_step;
+pub use headroom::{Headroom, HostPaths, Limit, headroom};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lock::{LockGuard, lock, lock_all};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
@@ -23,5 +27,9 @@ pub use progress::Progress;
 pub use publish::{
     DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
     replace_bytes, sweep_orphans,
+};
+pub use receipt::{
+    Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
+    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, issue,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};

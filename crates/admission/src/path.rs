@@ -214,7 +214,7 @@ impl<'de> Deserialize<'de> for RelPath {
 }
 
 /// What an entry of a directory is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum EntryKind {
     /// A regular file.
@@ -319,16 +319,7 @@ impl Root {
     /// `openat2` beneath this root, without links; the caller says what the file must be.
     pub(crate) fn open_beneath(&self, name: &RelPath, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        loop {
-            return match rustix::fs::openat2(&self.fd, name.as_path(), flags, mode, BENEATH) {
-                Ok(fd) => Ok(fd),
-                // EAGAIN: a rename elsewhere raced with the walk beneath the root; the kernel asks to try again.
-                Err(Errno::INTR | Errno::AGAIN) => continue,
-                Err(Errno::LOOP | Errno::XDEV) => Err(Error::Escapes { path: self.join(name) }),
-                Err(Errno::NOSYS) => Err(Error::NoOpenat2 { path: self.join(name) }),
-                Err(e) => Err(Error::io("open", self.join(name), e)),
-            };
-        }
+        openat2_beneath(&self.fd, name.as_path(), flags, mode, &self.join(name))
     }
 
     /// A handle that can be examined but neither read nor written, without the side effects of opening a device.
@@ -386,12 +377,14 @@ impl Root {
 
     /// The directory `name` beneath this one, as a root of its own.
     pub fn dir(&self, name: &RelPath) -> Result<Root> {
-        let fd = self.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).map_err(|e| match e {
-            Error::Io { path, source, .. } if source.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) => {
-                Error::Kind { path, found: "file", expected: "directory" }
+        let fd = match self.open_beneath(name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Err(Error::Io { source, .. }) if source.raw_os_error() == Some(Errno::NOTDIR.raw_os_error()) => {
+                // A link in the last place is "not a directory", too: say which it is.
+                self.stat_kind(name, EntryKind::Directory)?;
+                return Err(Error::Kind { path: self.join(name), found: "file", expected: "directory" });
             }
-            e => e,
-        })?;
+            other => other?,
+        };
         Ok(Root { fd, path: self.join(name) })
     }
 
@@ -468,26 +461,40 @@ impl Root {
     /// Nothing is followed; what to do about links, sockets and devices is the caller's decision.
     pub fn walk(&self, limit: usize) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        let mut pending = vec![(None::<RelPath>, self.try_clone()?)];
-        while let Some((prefix, dir)) = pending.pop() {
-            for entry in dir.list()? {
-                let name = match &prefix {
-                    Some(prefix) => prefix.join(&entry.name)?,
-                    None => entry.name.clone(),
-                };
-                if entry.kind == EntryKind::Directory {
-                    pending.push((Some(name.clone()), dir.dir(&entry.name)?));
-                }
-                entries.push(Entry { name, kind: entry.kind });
-                if entries.len() > limit {
-                    return Err(Error::RootUnsafe {
-                        path: self.path.clone(),
-                        why: format!("it holds more than {limit} entries; name the folder that is meant"),
-                    });
-                }
-            }
+        for (path, kind) in self.walk_raw(limit)? {
+            entries.push(Entry { name: RelPath::new(path)?, kind });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(entries)
+    }
+
+    /// Like [`Root::walk`], whatever the names, unsorted. One directory is open at a time.
+    pub(crate) fn walk_raw(&self, limit: usize) -> Result<Vec<(PathBuf, EntryKind)>> {
+        let mut entries = Vec::new();
+        let mut pending = vec![None::<PathBuf>];
+        while let Some(prefix) = pending.pop() {
+            let dir = match &prefix {
+                None => self.try_clone()?,
+                Some(prefix) => {
+                    let (path, flags) = (self.path.join(prefix), OFlags::RDONLY | DIRECTORY | OFlags::NOFOLLOW);
+                    let fd = openat2_beneath(&self.fd, prefix, flags, Mode::empty(), &path)?;
+                    Root { fd, path }
+                }
+            };
+            for (name, kind) in dir.raw_entries()? {
+                let path = prefix.as_ref().map_or_else(|| PathBuf::from(&name), |prefix| prefix.join(&name));
+                if kind == EntryKind::Directory {
+                    pending.push(Some(path.clone()));
+                }
+                entries.push((path, kind));
+            }
+            if entries.len() > limit {
+                return Err(Error::RootUnsafe {
+                    path: self.path.clone(),
+                    why: format!("it holds more than {limit} entries; name the folder that is meant"),
+                });
+            }
+        }
         Ok(entries)
     }
 
@@ -511,6 +518,20 @@ impl Root {
     pub fn remove_tree(&self, name: &RelPath) -> Result<()> {
         crate::publish::remove_tree_at(self, name.single()?)?;
         self.sync()
+    }
+}
+
+fn openat2_beneath(dir: &OwnedFd, name: &Path, flags: OFlags, mode: Mode, shown: &Path) -> Result<OwnedFd> {
+    let path = || shown.to_path_buf();
+    loop {
+        return match rustix::fs::openat2(dir, name, flags, mode, BENEATH) {
+            Ok(fd) => Ok(fd),
+            // EAGAIN: a rename elsewhere raced with the walk beneath the root; the kernel asks to try again.
+            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(Errno::LOOP | Errno::XDEV) => Err(Error::Escapes { path: path() }),
+            Err(Errno::NOSYS) => Err(Error::NoOpenat2 { path: path() }),
+            Err(e) => Err(Error::write("open", shown, 0, e)),
+        };
     }
 }
 

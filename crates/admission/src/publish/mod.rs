@@ -38,10 +38,9 @@ pub(crate) fn fsync(fd: impl AsFd, path: &Path) -> Result<()> {
     fault::fsync_fault().map_err(|e| Error::io("fsync", path, e))?;
     loop {
         return match rustix::fs::fsync(&fd) {
-            Ok(()) => Ok(()),
-            Err(Errno::INTR) => continue,
             // Some file systems have no fsync for directories; there is nothing more to ask of them.
-            Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+            Ok(()) | Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+            Err(Errno::INTR) => continue,
             Err(e) => Err(Error::write("fsync", path, 0, e)),
         };
     }

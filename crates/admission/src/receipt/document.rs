@@ -1,0 +1,136 @@
+//! The receipt as a document: its checksum, and whom a stored one is believed from.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize as _;
+
+use super::{RULE, Reason, Receipt};
+use crate::digest::Blake3;
+use crate::error::{Error, Result};
+use crate::identity::FileIdentity;
+use crate::path::{RelPath, Root, read_bounded};
+use crate::publish::{Published, replace_bytes};
+
+/// The largest receipt that is read: about 100 000 files.
+pub const MAX_RECEIPT_BYTES: u64 = 64 << 20;
+
+const DOMAIN: &[u8] = b"b70-admission-receipt-v2\0";
+
+impl Receipt {
+    /// The checksum that the document should carry.
+    pub(crate) fn compute_checksum(&self) -> Blake3 {
+        let mut zeroed = self.clone();
+        zeroed.checksum_blake3 = Blake3([0; 32]);
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(DOMAIN);
+        zeroed
+            .serialize(&mut serde_json::Serializer::new(std::io::BufWriter::new(&mut hasher)))
+            .expect("a receipt has string keys only and a hasher takes every byte");
+        Blake3(*hasher.finalize().as_bytes())
+    }
+
+    /// The document's bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).expect("a receipt has string keys only");
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// Reads a document's bytes and checks its checksum and rule; `path` is for the reason given.
+    pub fn from_bytes(bytes: &[u8], path: PathBuf) -> Result<Self, Reason> {
+        // An older or foreign document is told apart from a damaged one, for the message only.
+        #[derive(serde::Deserialize)]
+        struct Head {
+            rule: Option<String>,
+            format: Option<String>,
+        }
+        let receipt: Self = match serde_json::from_slice(bytes) {
+            Ok(receipt) => receipt,
+            Err(e) => {
+                return Err(match serde_json::from_slice::<Head>(bytes) {
+                    Ok(Head { rule: Some(found), .. }) if found != RULE => Reason::OtherRule { found },
+                    Ok(Head { rule: None, format: Some(found) }) => Reason::OtherRule { found },
+                    _ => Reason::ReceiptDamaged { path, why: e.to_string() },
+                });
+            }
+        };
+        if receipt.rule != RULE || receipt.schema_version != 2 {
+            return Err(Reason::OtherRule { found: receipt.rule });
+        }
+        let found = receipt.compute_checksum();
+        if found != receipt.checksum_blake3 {
+            let why = format!("its checksum is {}, its content has {found}", receipt.checksum_blake3);
+            return Err(Reason::ReceiptDamaged { path, why });
+        }
+        Ok(receipt)
+    }
+
+    /// Stores the receipt as `name` in `dir`, mode 0644, replacing an older one atomically and durably.
+    ///
+    /// Keep it beside what it vouches for: a receipt for files in memory then dies with them.
+    pub fn store(&self, dir: &Root, name: &RelPath) -> Result<Published> {
+        replace_bytes(dir, name, &self.to_bytes(), 0o644)
+    }
+
+    /// Loads a receipt. It is believed only from a file, a folder and folders above it that belong to this user or
+    /// root and that nobody else can write to. What keeps it from being believed is the reason returned; it never
+    /// stands in the way of hashing the files instead.
+    pub fn load(dir: &Root, name: &RelPath) -> Result<Self, Reason> {
+        let path = dir.join(name);
+        let unreadable = |e: &Error| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() };
+        let file = match dir.open_file(name) {
+            Ok(file) => file,
+            Err(Error::Missing { .. }) => return Err(Reason::ReceiptMissing { path }),
+            Err(e) => return Err(unreadable(&e)),
+        };
+        check_owner(&file, path.clone(), false)?;
+        // The name may have folders in it: start from the folder the file is in.
+        let folder = match name.parent() {
+            Some(parent) => dir.dir(&parent).map_err(|e| unreadable(&e))?,
+            None => dir.try_clone().map_err(|e| unreadable(&e))?,
+        };
+        check_folders(&folder)?;
+        let bytes = read_bounded(&file, &path, MAX_RECEIPT_BYTES).map_err(|e| unreadable(&e))?;
+        Self::from_bytes(&bytes, path)
+    }
+}
+
+/// `sticky_ok`: others may write to a folder above when its sticky bit keeps them from touching what is not theirs.
+fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIdentity, Reason> {
+    let identity = FileIdentity::of(fd, &path)
+        .map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
+    let me = rustix::process::geteuid().as_raw();
+    if identity.uid != me && identity.uid != 0 {
+        let why = format!("belongs to user {}, neither {me} nor root", identity.uid);
+        return Err(Reason::ReceiptUnsafe { path, why });
+    }
+    let sticky = identity.mode & 0o1000 != 0;
+    if identity.mode & 0o022 != 0 && !(sticky_ok && sticky) {
+        let why = format!("can be written by others (mode {:04o}; chmod go-w it)", identity.mode & 0o7777);
+        return Err(Reason::ReceiptUnsafe { path, why });
+    }
+    Ok(identity)
+}
+
+fn check_folders(folder: &Root) -> Result<(), Reason> {
+    let mut path = folder.path().to_path_buf();
+    let mut below = check_owner(folder, path.clone(), false)?;
+    let mut current: Option<OwnedFd> = None;
+    // A path has at most 4096 bytes, so at most 2048 folders.
+    for _ in 0..2048 {
+        path.push("..");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let from = current.as_ref().map_or_else(|| folder.as_fd(), AsFd::as_fd);
+        let parent = rustix::fs::openat(from, c"..", flags, Mode::empty())
+            .map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
+        let identity = check_owner(&parent, path.clone(), true)?;
+        if (identity.dev, identity.ino) == (below.dev, below.ino) && identity.mnt_id == below.mnt_id {
+            return Ok(());
+        }
+        below = identity;
+        current = Some(parent);
+    }
+    Err(Reason::ReceiptUnsafe { path, why: "has no end of folders above it".to_owned() })
+}

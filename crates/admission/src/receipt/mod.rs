@@ -1,0 +1,302 @@
+//! Trust receipts: a durable record of one deep validation, void as soon as anything it names changes.
+//!
+//! A receipt lets the next start trust gigabytes by looking at their inodes alone. That is sound only if any later
+//! change must show in the recorded tuple, so a receipt is *issued* under conditions that make it so:
+//!
+//! 1. the file opens beneath its root without links, is regular, and has the expected size;
+//! 2. its file system is ext4, xfs, btrfs or tmpfs; everything else is denied;
+//! 3. a read lease is granted for an instant, before and after the hashing: nobody can write through an old handle or
+//!    mapping. Where the kernel gives no answer the receipt rests on the other steps on disks, and is denied on tmpfs;
+//! 4. the file has been quiet for 2 s, unless a probe file on the same file system proves that every change after a
+//!    look gets a new time stamp;
+//! 5. on disks, `fsync` write-protects pages that an old mapping could still store to; the tuple must not have moved;
+//! 6. after the hashing the tuple is the same and the name still leads to the same file.
+//!
+//! Any step that fails yields [`Verdict::VerifiedUntrusted`]: the bytes are right, but the next look must read them
+//! again. A receipt is *honoured* on exact equality only. On tmpfs it is bound to the boot and the mount; on a file
+//! system with coarse stamps it is bound to the boot and to an unstepped clock.
+//!
+//! What no receipt sees: root writing the block device, bugs of the file system, DAX, decay of the medium. That is what
+//! deep verification is for.
+
+mod admit;
+mod document;
+mod prove;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
+pub use document::MAX_RECEIPT_BYTES;
+pub use prove::issue;
+
+use crate::digest::{Blake3, Content, Sha256};
+use crate::identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind};
+use crate::path::{RelPath, Root};
+use crate::progress::Progress;
+
+/// Version of the rule by which receipts are issued and honoured.
+pub const RULE: &str = "v2";
+
+/// How long a file must have been left alone where time stamps are coarse: twice the coarsest granularity (1 s) of the
+/// file systems on the list.
+pub const QUIET_GUARD: Duration = Duration::from_secs(2);
+
+/// A file that is to be admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Expected {
+    /// Its name beneath the subject's root.
+    pub name: RelPath,
+    /// Its size in bytes, checked before a byte is read.
+    pub size: u64,
+    /// Its SHA-256, where a document states it.
+    pub sha256: Option<Sha256>,
+}
+
+/// What a receipt is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Subject<'a> {
+    /// The directory that the names are beneath.
+    pub root: &'a Root,
+    /// The files, each once.
+    pub files: &'a [Expected],
+    /// Format name of the receipt document.
+    pub format: &'a str,
+    /// Values the receipt is bound to, such as a set key or a manifest's digest; another value voids it.
+    pub bindings: &'a BTreeMap<String, String>,
+    /// Whether other files beneath the root are of interest.
+    pub extras: Extras<'a>,
+}
+
+/// What to do about files beneath the root that the subject does not name.
+#[derive(Clone, Copy)]
+pub enum Extras<'a> {
+    /// Do not look: the root is somebody's folder.
+    Ignore,
+    /// Report them, except those for which this function says that they belong there, such as manifest and receipt.
+    Report(&'a (dyn Fn(&RelPath) -> bool + Sync)),
+}
+
+impl fmt::Debug for Extras<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ignore => "Ignore",
+            Self::Report(_) => "Report",
+        })
+    }
+}
+
+/// How a validation runs.
+#[derive(Debug, Clone, Copy)]
+pub struct How<'a> {
+    /// The threads that hash.
+    pub pool: &'a rayon::ThreadPool,
+    /// What to do when a file changed a moment ago.
+    pub quiet: Quiet,
+    /// Whether a receipt older than this is void, against decay that no time stamp shows.
+    pub max_age: Option<Duration>,
+    /// Bytes hashed, and cancellation.
+    pub progress: Progress<'a>,
+}
+
+impl<'a> How<'a> {
+    /// Waits up to 3 s for quiet, no age limit, no progress.
+    pub fn new(pool: &'a rayon::ThreadPool) -> Self {
+        Self { pool, quiet: Quiet::Wait(Duration::from_secs(3)), max_age: None, progress: Progress::NONE }
+    }
+}
+
+/// What to do when a file's last change is too recent for coarse time stamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Quiet {
+    /// Wait, at most this long.
+    Wait(Duration),
+    /// Do without a receipt.
+    GiveUp,
+}
+
+/// On what evidence a receipt says that nobody could write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Evidence {
+    /// Two lease probes found no writable handle and no writable mapping.
+    Lease,
+    /// The kernel gave no answer (not the owner, or no leases); disks only.
+    None,
+}
+
+/// One file of a receipt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReceiptFile {
+    /// Its name beneath the root.
+    #[schemars(with = "String")]
+    pub name: RelPath,
+    /// SHA-256 of its bytes.
+    pub sha256: Sha256,
+    /// BLAKE3 of its bytes.
+    pub blake3: Blake3,
+    /// Its identity when it was hashed, size included.
+    pub identity: FileIdentity,
+    /// The evidence that nobody could write.
+    pub evidence: Evidence,
+}
+
+impl ReceiptFile {
+    /// Digests and size.
+    pub fn content(&self) -> Content {
+        Content { sha256: self.sha256, blake3: self.blake3, size: self.identity.size }
+    }
+}
+
+/// The directory as it was: a hint for people, not part of what is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DirectoryHint {
+    /// Inode number.
+    pub ino: u64,
+    /// Last change of its entries.
+    pub mtime_ns: i64,
+    /// Last change of its inode.
+    pub ctime_ns: i64,
+}
+
+/// A receipt, by rule [`RULE`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Receipt {
+    /// Version of the document: 2.
+    pub schema_version: u32,
+    /// Format name, the subject's.
+    pub format: String,
+    /// [`RULE`].
+    pub rule: String,
+    /// The values it is bound to.
+    pub bindings: BTreeMap<String, String>,
+    /// The boot and the clocks at issue.
+    pub boot: Boot,
+    /// The file system of all files.
+    pub filesystem: FileSystem,
+    /// Whether every change after a look was proved to get a new time stamp.
+    pub fine_stamps: bool,
+    /// The root directory at issue.
+    pub directory: DirectoryHint,
+    /// The files, sorted by name.
+    pub files: Vec<ReceiptFile>,
+    /// Sum of their sizes.
+    pub validated_bytes: u64,
+    /// BLAKE3 over a domain tag and this document without this field, serialized compactly in this order.
+    pub checksum_blake3: Blake3,
+}
+
+/// Outcome of a validation in which every byte was as expected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The next look may trust the inodes.
+    Trusted(Box<Receipt>),
+    /// The bytes are right, but no receipt can stand for them, for these reasons.
+    VerifiedUntrusted {
+        /// Each file's content.
+        files: Vec<(RelPath, Content)>,
+        /// Why there is no receipt.
+        reasons: Vec<Reason>,
+    },
+}
+
+/// Why there is no receipt, or why one is void. Serialized as `{"code": …, …}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+#[serde(tag = "code", rename_all = "kebab-case")]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each variant's Display text states it, and the fields are its values")]
+pub enum Reason {
+    ReceiptMissing { path: PathBuf },
+    ReceiptUnreadable { path: PathBuf, why: String },
+    ReceiptDamaged { path: PathBuf, why: String },
+    ReceiptUnsafe { path: PathBuf, why: String },
+    OtherRule { found: String },
+    OtherFormat { recorded: String, expected: String },
+    BindingChanged { key: String, recorded: Option<String>, expected: Option<String> },
+    OtherBoot,
+    OtherFileSystem { recorded: FileSystem, found: FileSystem },
+    ClockStepped { by_ms: i64 },
+    TooOld { age_seconds: i64 },
+    NotListed { name: String },
+    ListedButNotExpected { name: String },
+    OtherDigestListed { name: String },
+    IdentityChanged { name: String, changes: Vec<FieldChange> },
+    FileSystemDenied { name: String, kind: FsKind, f_type: u64 },
+    SeveralFileSystems { name: String },
+    OpenForWriting { name: String },
+    NoLeaseEvidence { name: String, why: String },
+    ChangeInTheFuture { name: String, ahead_ms: i64 },
+    ForeignClock { off_ms: i64 },
+    NotQuiet { name: String, changed_ms_ago: i64 },
+    FsyncFailed { name: String, why: String },
+    ChangedMeanwhile { name: String, changes: Vec<FieldChange> },
+    NameMoved { name: String },
+    Unvouched { name: String },
+}
+
+fn changes_text(changes: &[FieldChange]) -> String {
+    changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReceiptMissing { path } => write!(f, "there is no receipt {}", path.display()),
+            Self::ReceiptUnreadable { path, why } => write!(f, "the receipt {} cannot be read: {why}", path.display()),
+            Self::ReceiptDamaged { path, why } => write!(f, "the receipt {} is damaged: {why}", path.display()),
+            Self::ReceiptUnsafe { path, why } => {
+                write!(f, "the receipt is not trusted because {} {why}", path.display())
+            }
+            Self::OtherRule { found } => write!(f, "the receipt follows rule {found}, not {RULE}"),
+            Self::OtherFormat { recorded, expected } => {
+                write!(f, "the receipt has format {recorded}, expected {expected}")
+            }
+            Self::BindingChanged { key, recorded, expected } => {
+                let show = |v: &Option<String>| v.clone().unwrap_or_else(|| "nothing".to_owned());
+                write!(f, "the receipt is bound to {key} = {}, expected {}", show(recorded), show(expected))
+            }
+            Self::OtherBoot => write!(f, "the receipt is from another boot"),
+            Self::OtherFileSystem { recorded, found } => write!(
+                f,
+                "the files were on {:?} {:016x} and are on {:?} {:016x}",
+                recorded.kind, recorded.fsid, found.kind, found.fsid
+            ),
+            Self::ClockStepped { by_ms } => {
+                write!(f, "the clock was set by {by_ms} ms since, and time stamps here are coarse")
+            }
+            Self::TooOld { age_seconds } => write!(f, "the receipt is {age_seconds} s old, over the limit"),
+            Self::NotListed { name } => write!(f, "{name}: the receipt does not list it"),
+            Self::ListedButNotExpected { name } => write!(f, "{name}: listed in the receipt but not expected"),
+            Self::OtherDigestListed { name } => write!(f, "{name}: the receipt lists another digest or size"),
+            Self::IdentityChanged { name, changes } => write!(f, "{name}: {}", changes_text(changes)),
+            Self::FileSystemDenied { name, kind, f_type } => {
+                write!(f, "{name}: no receipts on {kind:?} (type {f_type:#x})")
+            }
+            Self::SeveralFileSystems { name } => write!(f, "{name}: on another file system than the rest"),
+            Self::OpenForWriting { name } => write!(f, "{name}: a process has it open or mapped for writing"),
+            Self::NoLeaseEvidence { name, why } => {
+                write!(f, "{name}: the kernel does not say whether it is being written ({why})")
+            }
+            Self::ChangeInTheFuture { name, ahead_ms } => write!(f, "{name}: changed {ahead_ms} ms in the future"),
+            Self::ForeignClock { off_ms } => {
+                write!(f, "the file system's clock is {off_ms} ms off this machine's")
+            }
+            Self::NotQuiet { name, changed_ms_ago } => {
+                write!(f, "{name}: changed only {changed_ms_ago} ms ago, and time stamps here are coarse")
+            }
+            Self::FsyncFailed { name, why } => write!(f, "{name}: fsync failed: {why}"),
+            Self::ChangedMeanwhile { name, changes } => {
+                write!(f, "{name}: changed while it was hashed ({})", changes_text(changes))
+            }
+            Self::NameMoved { name } => write!(f, "{name}: another file took its name while it was hashed"),
+            Self::Unvouched { name } => write!(f, "{name}: no document states its digest"),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The one module with `unsafe`: file leases, for which neither rustix nor nix has a call.
+
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use rustix::io::Errno;
+
+/// Answer of a lease probe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseProbe {
+    /// Nobody has the file open for writing, and no writable shared mapping of it exists.
+    NoWriters,
+    /// Somebody can write it at this moment.
+    Writers,
+    /// The kernel gave no answer: not the owner, or a file system without leases.
+    NoAnswer(Errno),
+}
+
+/// Asks for a read lease and gives it back at once. `fd` must be open read-only.
+///
+/// The kernel refuses the lease (`EAGAIN`) while any writable handle or writable shared mapping of the file exists, so
+/// an instant of success is proof that there was none at that instant. See fcntl(2), `F_SETLEASE`.
+#[expect(unsafe_code, reason = "rustix and nix offer no F_SETLEASE or F_SETSIG")]
+pub(crate) fn probe_lease(fd: BorrowedFd<'_>) -> LeaseProbe {
+    let fd = fd.as_raw_fd();
+    // SAFETY: fcntl with F_SETSIG, F_SETLEASE and integer arguments touches no memory of ours; `fd` is open, since it
+    // is borrowed for the length of this call.
+    let call = |command: libc::c_int, argument: libc::c_int| match unsafe { libc::fcntl(fd, command, argument) } {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    };
+    // An opener who breaks the lease in the instant we hold it makes the kernel signal us. The default signal, SIGIO,
+    // would kill the process; SIGURG is ignored unless someone installed a handler. Without it, no lease.
+    if let Err(e) = call(F_SETSIG, libc::SIGURG) {
+        return LeaseProbe::NoAnswer(e);
+    }
+    match call(libc::F_SETLEASE, libc::F_RDLCK) {
+        Ok(()) => {
+            // Unlocking a lease one holds cannot fail; were it to, closing the file ends it.
+            let _ = call(libc::F_SETLEASE, libc::F_UNLCK);
+            LeaseProbe::NoWriters
+        }
+        Err(Errno::AGAIN) => LeaseProbe::Writers,
+        Err(e) => LeaseProbe::NoAnswer(e),
+    }
+}
+
+/// `F_SETSIG` of asm-generic/fcntl.h, the same on every Linux architecture but absent from the libc crate for some.
+const F_SETSIG: libc::c_int = 10;

@@ -1,0 +1,733 @@
+//! Trust receipts: issue and honour against real files, real writers, and more than a thousand tamperings.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use b70_admission::{
+    Admission, Content, Error, Evidence, Expected, Extras, How, Progress, Quiet, Reason, Receipt, RelPath, Root,
+    Sha256, Standing, Subject, Trust, Verdict, admit, examine, issue, pool,
+};
+
+use common::{Talker, answer, bytes, child, disk, job, memory, name, root, tree};
+
+const RECEIPT: &str = "receipt.json";
+const FORMAT: &str = "test-receipt-v2";
+const SIZE: usize = 5000;
+
+/// A folder with files, the documents' view of it, and a pool.
+struct Set {
+    dir: tempfile::TempDir,
+    root: Root,
+    files: Vec<Expected>,
+    bindings: BTreeMap<String, String>,
+    pool: rayon::ThreadPool,
+}
+
+impl Set {
+    fn new(dir: tempfile::TempDir, count: usize) -> Self {
+        let root = root(dir.path());
+        let mut set = Self {
+            dir,
+            root,
+            files: Vec::new(),
+            bindings: BTreeMap::from([("set_key".to_owned(), "k".to_owned())]),
+            pool: pool(2).expect("a pool"),
+        };
+        std::fs::create_dir(set.dir.path().join("tensors")).expect("made");
+        for i in 0..count {
+            let file = if i % 2 == 0 { format!("tensors/{i}.bin") } else { format!("{i}.bin") };
+            let data = bytes(SIZE, i as u64);
+            std::fs::write(set.dir.path().join(&file), &data).expect("written");
+            let sha256 = Some(Sha256::of(&data));
+            set.files.push(Expected { name: name(&file), size: SIZE as u64, sha256 });
+        }
+        set
+    }
+
+    fn path(&self, i: usize) -> std::path::PathBuf {
+        self.root.join(&self.files[i].name)
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        const KNOWN: &(dyn Fn(&RelPath) -> bool + Sync) = &|n| n.as_str() == Some(RECEIPT);
+        Subject {
+            root: &self.root,
+            files: &self.files,
+            format: FORMAT,
+            bindings: &self.bindings,
+            extras: Extras::Report(KNOWN),
+        }
+    }
+
+    fn how(&self) -> How<'_> {
+        How::new(&self.pool)
+    }
+
+    fn issue(&self) -> Receipt {
+        match issue(&self.subject(), &self.how()).expect("verified") {
+            Verdict::Trusted(receipt) => *receipt,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn issue_and_store(&self) -> Receipt {
+        let receipt = self.issue();
+        receipt.store(&self.root, &name(RECEIPT)).expect("stored");
+        receipt
+    }
+
+    fn admit(&self) -> Admission {
+        admit(&self.subject(), Receipt::load(&self.root, &name(RECEIPT)), &self.how()).expect("decided")
+    }
+}
+
+#[test]
+fn a_receipt_is_trusted_without_reading_and_survives_storage() {
+    for dir in [disk(), memory()] {
+        let set = Set::new(dir, 7);
+        let receipt = set.issue_and_store();
+        assert_eq!(Receipt::load(&set.root, &name(RECEIPT)).expect("loads"), receipt);
+        assert_eq!(receipt.validated_bytes, 7 * SIZE as u64);
+        assert!(
+            receipt
+                .files
+                .iter()
+                .all(|f| f.evidence == Evidence::Lease
+                    && f.content() == Content::of(&bytes(SIZE, seed(f.name.as_str()))))
+        );
+        let outcome = set.admit();
+        assert!(outcome.is_admitted());
+        assert_eq!((outcome.trust, outcome.bytes_read, outcome.refreshed.is_some()), (Trust::Receipt, 0, false));
+        assert_eq!((outcome.reasons.as_slice(), outcome.extra.as_slice(), outcome.files.len()), (&[][..], &[][..], 7));
+        // Reading the files and looking at them changes nothing.
+        drop(tree(set.dir.path()));
+        assert_eq!(set.admit().trust, Trust::Receipt);
+    }
+}
+
+fn seed(name: Option<&str>) -> u64 {
+    let digits: String = name.expect("utf-8").chars().filter(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+#[test]
+fn without_a_receipt_everything_is_hashed_and_one_is_offered() {
+    let set = Set::new(memory(), 3);
+    let outcome = set.admit();
+    assert_eq!((outcome.trust, outcome.bytes_read), (Trust::Sha256, 3 * SIZE as u64));
+    assert!(matches!(outcome.reasons.as_slice(), [Reason::ReceiptMissing { .. }]));
+    outcome.refreshed.expect("offered").store(&set.root, &name(RECEIPT)).expect("stored");
+    assert_eq!(set.admit().trust, Trust::Receipt);
+}
+
+#[test]
+fn metadata_changes_are_reproved_by_blake3_and_refreshed() {
+    for dir in [disk(), memory()] {
+        let set = Set::new(dir, 4);
+        let changes: [&dyn Fn(&Path); 5] = [
+            &|p| std::fs::hard_link(p, p.with_extension("link")).expect("linked"),
+            &|p| std::fs::set_permissions(p, PermissionsExt::from_mode(0o600)).expect("set"),
+            &|p| {
+                std::fs::rename(p, p.with_extension("x")).expect("renamed");
+                std::fs::rename(p.with_extension("x"), p).expect("renamed");
+            },
+            &|p| {
+                std::fs::copy(p, p.with_extension("x")).expect("copied");
+                std::fs::rename(p.with_extension("x"), p).expect("renamed");
+            },
+            &|p| {
+                File::options()
+                    .append(true)
+                    .open(p)
+                    .and_then(|f| f.set_modified(std::time::SystemTime::UNIX_EPOCH))
+                    .expect("set")
+            },
+        ];
+        for change in changes {
+            set.issue_and_store();
+            change(&set.path(2));
+            let outcome = set.admit();
+            assert!(outcome.is_admitted());
+            assert_eq!((outcome.trust, outcome.bytes_read), (Trust::Blake3, SIZE as u64), "only that file was read");
+            assert!(matches!(outcome.reasons.as_slice(), [Reason::IdentityChanged { .. }]), "{:?}", outcome.reasons);
+            outcome.refreshed.expect("refreshed").store(&set.root, &name(RECEIPT)).expect("stored");
+            assert_eq!(set.admit().trust, Trust::Receipt);
+        }
+    }
+}
+
+#[test]
+fn changed_missing_and_extra_files_are_all_named() {
+    let set = Set::new(memory(), 6);
+    set.issue_and_store();
+    std::fs::write(set.path(0), bytes(SIZE, 99)).expect("written");
+    std::fs::write(set.path(1), "short").expect("written");
+    std::fs::remove_file(set.path(2)).expect("removed");
+    std::fs::remove_file(set.path(3)).expect("removed");
+    symlink("0.bin", set.path(3)).expect("linked");
+    std::fs::write(set.dir.path().join("tensors/new\nname"), "").expect("written");
+    let outcome = set.admit();
+    assert!(!outcome.is_admitted() && outcome.refreshed.is_none());
+    let mut named: Vec<_> = outcome.changed.iter().map(|m| m.path.clone()).collect();
+    named.sort();
+    let mut expected: Vec<_> = (0..4).map(|i| set.path(i)).collect();
+    expected.sort();
+    assert_eq!(named, expected);
+    assert_eq!(outcome.extra, [Path::new("tensors/new\nname")]);
+    // Issue refuses, naming all that it can see.
+    match issue(&set.subject(), &set.how()) {
+        Err(Error::Mismatches(all)) => assert_eq!(all.len(), 4),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_binding_format_or_expectation_voids_the_receipt() {
+    let mut set = Set::new(memory(), 3);
+    let receipt = set.issue_and_store();
+    let void = |set: &Set| {
+        let examination = examine(&set.subject(), &receipt, &set.how()).expect("looked");
+        assert!(!examination.is_trusted());
+        let outcome = set.admit();
+        assert!(outcome.is_admitted() && outcome.trust > Trust::Receipt, "{outcome:?}");
+        outcome.reasons
+    };
+    set.bindings.insert("set_key".to_owned(), "other".to_owned());
+    assert!(matches!(void(&set).as_slice(), [Reason::BindingChanged { .. }]));
+    set.bindings.clear();
+    assert!(matches!(void(&set).as_slice(), [Reason::BindingChanged { expected: None, .. }]));
+    set.bindings.clone_from(&receipt.bindings);
+
+    let dropped = set.files.pop().expect("three");
+    assert!(matches!(void(&set).as_slice(), [Reason::ListedButNotExpected { .. }]));
+    set.files.push(dropped);
+
+    std::fs::write(set.dir.path().join("another"), "another").expect("written");
+    set.files.push(Expected { name: name("another"), size: 7, sha256: Some(Sha256::of(b"another")) });
+    assert!(matches!(void(&set).as_slice(), [Reason::NotListed { .. }]));
+    set.files.pop();
+
+    // The manifest now wants other bytes: the receipt must not vouch for the old ones.
+    set.files[0].sha256 = Some(Sha256::EMPTY);
+    let outcome = set.admit();
+    assert_eq!(outcome.changed.len(), 1, "{outcome:?}");
+}
+
+#[test]
+fn a_file_nobody_vouches_for_is_said_to_be_so() {
+    let mut set = Set::new(memory(), 1);
+    set.files[0].sha256 = None;
+    let outcome = set.admit();
+    assert!(outcome.is_admitted() && outcome.reasons.iter().any(|r| matches!(r, Reason::Unvouched { .. })));
+    outcome.refreshed.expect("offered").store(&set.root, &name(RECEIPT)).expect("stored");
+    assert_eq!(set.admit().trust, Trust::Receipt);
+    // From then on the receipt says what it must be.
+    std::fs::write(set.path(0), bytes(SIZE, 5)).expect("written");
+    assert!(!set.admit().is_admitted());
+}
+
+#[test]
+fn damaged_forged_and_foreign_receipts_are_not_believed() {
+    let set = Set::new(memory(), 2);
+    let receipt = set.issue_and_store();
+    let path = set.dir.path().join(RECEIPT);
+    let text = std::fs::read_to_string(&path).expect("there");
+    let hex = receipt.files[0].blake3.to_string();
+    let zeros = "0".repeat(64);
+    for (what, forged) in [
+        ("empty", String::new()),
+        ("torn", text[..text.len() / 2].to_owned()),
+        ("not JSON", "receipt".to_owned()),
+        ("other digest", text.replace(&hex, &zeros)),
+        ("other size", text.replace("\"size\": 5000", "\"size\": 5001")),
+        ("unknown field", text.replacen('{', "{\"x\": 1,", 1)),
+        ("other rule", text.replace("\"rule\": \"v2\"", "\"rule\": \"v3\"")),
+        (
+            "the older format",
+            r#"{"schema_version":1,"format":"qwen27-xe2-m6-deep-validation-v1","status":"ready"}"#.to_owned(),
+        ),
+    ] {
+        assert_ne!(forged, text, "{what}");
+        std::fs::write(&path, forged).expect("written");
+        let outcome = set.admit();
+        assert!(outcome.is_admitted(), "a bad receipt is no bad set");
+        assert_eq!(outcome.trust, Trust::Sha256, "{what}");
+        assert!(
+            matches!(outcome.reasons.as_slice(), [Reason::ReceiptDamaged { .. } | Reason::OtherRule { .. }]),
+            "{what}"
+        );
+    }
+    // A receipt with a wrong BLAKE3 but a right checksum: only someone with our rights can make one; SHA-256 decides.
+    let mut wrong = receipt.clone();
+    wrong.files[0].blake3 = b70_admission::Blake3([7; 32]);
+    assert!(Receipt::from_bytes(&wrong.to_bytes(), path.clone()).is_err());
+
+    std::fs::write(&path, &text).expect("written");
+    for (mode, believed) in [(0o644, true), (0o664, false), (0o646, false), (0o600, true)] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("set");
+        assert_eq!(Receipt::load(&set.root, &name(RECEIPT)).is_ok(), believed, "{mode:o}");
+    }
+    for (mode, believed) in [(0o777, false), (0o1777, false), (0o775, false), (0o755, true)] {
+        std::fs::set_permissions(set.dir.path(), PermissionsExt::from_mode(mode)).expect("set");
+        let loaded = Receipt::load(&set.root, &name(RECEIPT));
+        assert_eq!(loaded.is_ok(), believed, "{mode:o}: {loaded:?}");
+    }
+    // The folders above count as well, save those in which the sticky bit protects what is ours, like /dev/shm.
+    let deep = set.root.create_dir_durable(&name("a/b"), 0o755).expect("made");
+    receipt.store(&deep, &name(RECEIPT)).expect("stored");
+    assert!(Receipt::load(&deep, &name(RECEIPT)).is_ok());
+    std::fs::set_permissions(set.dir.path().join("a"), PermissionsExt::from_mode(0o777)).expect("set");
+    assert!(matches!(Receipt::load(&deep, &name(RECEIPT)), Err(Reason::ReceiptUnsafe { .. })));
+    assert!(matches!(Receipt::load(&set.root, &name("a/b/receipt.json")), Err(Reason::ReceiptUnsafe { .. })));
+    std::fs::remove_file(&path).expect("removed");
+    symlink("a/b/receipt.json", &path).expect("linked");
+    assert!(matches!(Receipt::load(&set.root, &name(RECEIPT)), Err(Reason::ReceiptUnreadable { .. })));
+}
+
+#[test]
+fn old_receipts_and_other_boots() {
+    let set = Set::new(memory(), 2);
+    set.issue_and_store();
+    let receipt = |edit: &dyn Fn(&mut serde_json::Value)| {
+        // Made through the document, then signed again by a round trip through the crate's own checksum error.
+        let mut value: serde_json::Value = serde_json::from_slice(&set.issue().to_bytes()).expect("JSON");
+        edit(&mut value);
+        resign(&value)
+    };
+    let admit_with = |receipt| admit(&set.subject(), Ok(receipt), &set.how()).expect("decided");
+    let other = receipt(&|v| v["boot"]["boot_id"] = "another".into());
+    assert_eq!(admit_with(other).reasons, [Reason::OtherBoot]);
+    let other = receipt(&|v| v["files"][0]["identity"]["mnt_id"] = 1.into());
+    assert!(matches!(admit_with(other).reasons.as_slice(), [Reason::IdentityChanged { .. }]));
+    let other = receipt(&|v| v["filesystem"]["fsid"] = 1.into());
+    assert!(admit_with(other).reasons.iter().all(|r| matches!(r, Reason::OtherFileSystem { .. })));
+    let stepped = receipt(&|v| {
+        v["fine_stamps"] = false.into();
+        v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") + 2_000_000_000).into();
+    });
+    assert!(matches!(admit_with(stepped).reasons.as_slice(), [Reason::ClockStepped { by_ms: -2100..=-1900 }]));
+    let mut how = set.how();
+    how.max_age = Some(Duration::from_secs(3600));
+    let day_old = receipt(&|v| {
+        v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") - 86_400_000_000_000).into();
+    });
+    let outcome = admit(&set.subject(), Ok(day_old), &how).expect("decided");
+    assert!(matches!(outcome.reasons.as_slice(), [Reason::TooOld { .. }]), "{:?}", outcome.reasons);
+    assert_eq!(outcome.trust, Trust::Blake3);
+
+    // On a disk, device number and mount id may change over a reboot; what stays is the rest.
+    let set = Set::new(disk(), 2);
+    let mut value: serde_json::Value = serde_json::from_slice(&set.issue().to_bytes()).expect("JSON");
+    value["boot"]["boot_id"] = "another".into();
+    for file in value["files"].as_array_mut().expect("a list") {
+        file["identity"]["mnt_id"] = 1.into();
+        file["identity"]["dev"] = 1.into();
+    }
+    let outcome = admit(&set.subject(), Ok(resign(&value)), &set.how()).expect("decided");
+    let fine = value["fine_stamps"].as_bool().expect("a flag");
+    assert_eq!(outcome.trust, if fine { Trust::Receipt } else { Trust::Blake3 }, "{:?}", outcome.reasons);
+}
+
+/// Gives an edited document the checksum it needs, as the message about the wrong one states it.
+fn resign(value: &serde_json::Value) -> Receipt {
+    match Receipt::from_bytes(&serde_json::to_vec(value).expect("JSON"), "edited".into()) {
+        Ok(receipt) => receipt,
+        Err(Reason::ReceiptDamaged { why, .. }) => {
+            let mut value = value.clone();
+            value["checksum_blake3"] = why.rsplit(' ').next().expect("a word").into();
+            Receipt::from_bytes(&serde_json::to_vec(&value).expect("JSON"), "edited".into()).expect("signed")
+        }
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_open_for_writing_gets_no_receipt() {
+    for dir in [disk(), memory()] {
+        let set = Set::new(dir, 2);
+        let writer = File::options().write(true).open(set.path(1)).expect("open");
+        match issue(&set.subject(), &set.how()).expect("the bytes are right") {
+            Verdict::VerifiedUntrusted { files, reasons } => {
+                assert_eq!(files.len(), 2);
+                assert!(
+                    reasons.iter().all(
+                        |r| matches!(r, Reason::OpenForWriting { name } if *name == set.files[1].name.to_string())
+                    )
+                );
+                assert!(!reasons.is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+        let outcome = set.admit();
+        assert!(outcome.is_admitted() && outcome.refreshed.is_none());
+        drop(writer);
+        set.issue();
+    }
+}
+
+/// The child maps a file shared and writable, dirties it, closes its handle, and stores on command.
+#[test]
+#[expect(unsafe_code, reason = "the point of the test is a mapping")]
+fn child_entry() {
+    let Some((what, path)) = job() else { return };
+    match what.as_str() {
+        "map" => {
+            let file = File::options().read(true).write(true).open(path).expect("open");
+            // SAFETY: the test keeps the file's length as it is while the child lives.
+            let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.expect("mapped");
+            drop(file);
+            map[0] = map[0].wrapping_add(0);
+            answer(|command| match command {
+                "store" => map[100] ^= 0xff,
+                "flush" => map.flush().expect("flushed"),
+                other => panic!("{other}"),
+            });
+        }
+        "honour" => {
+            // Only looks: whatever this process reads beyond start-up and the receipt would be payload.
+            let set = Set::opened(&path);
+            let before = read_chars();
+            let started = std::time::Instant::now();
+            let outcome = set.admit();
+            let took = started.elapsed();
+            let read = read_chars() - before;
+            println!("\n{:?} {} {read} {}", outcome.trust, outcome.bytes_read, took.as_micros());
+        }
+        other => panic!("{other}"),
+    }
+}
+
+impl Set {
+    /// The set that a parent made.
+    fn opened(path: &Path) -> Self {
+        let root = root(path);
+        let receipt = Receipt::load(&root, &name(RECEIPT)).expect("stored by the parent");
+        let expected = |f: &b70_admission::ReceiptFile| Expected {
+            name: f.name.clone(),
+            size: f.identity.size,
+            sha256: Some(f.sha256),
+        };
+        Self {
+            dir: tempfile::tempdir().expect("unused"),
+            root,
+            files: receipt.files.iter().map(expected).collect(),
+            bindings: receipt.bindings,
+            pool: pool(1).expect("a pool"),
+        }
+    }
+}
+
+/// Bytes this process has read by any call, from /proc/self/io.
+fn read_chars() -> u64 {
+    let io = std::fs::read_to_string("/proc/self/io").expect("/proc/self/io");
+    io.lines().find_map(|l| l.strip_prefix("rchar: ")).expect("a line").parse().expect("a number")
+}
+
+#[test]
+fn honouring_187_files_reads_no_payload() {
+    for dir in [disk(), memory()] {
+        let set = Set::new(dir, 187);
+        set.issue_and_store();
+        let receipt_size = set.dir.path().join(RECEIPT).metadata().expect("there").len();
+        let output = common::run(&mut child("child_entry", "honour", set.dir.path()));
+        let out = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = out.lines().find(|l| l.starts_with("Receipt 0 ")).unwrap_or_else(|| panic!("{out}"));
+        let read: u64 = line.split(' ').nth(2).expect("a number").parse().expect("a number");
+        // The receipt, the boot id, and this measurement's own look at /proc.
+        assert!(read < receipt_size + 4096, "{read} bytes read, the receipt has {receipt_size}");
+        println!("honour of 187 files: {line} (tier, payload bytes, all bytes, microseconds)");
+    }
+}
+
+#[test]
+fn a_writer_with_a_dirty_mapping_is_never_trusted() {
+    for dir in [disk(), memory()] {
+        let set = Set::new(dir, 2);
+        let mut writer = Talker::start(&mut child("child_entry", "map", &set.path(0)));
+        for prelude in [None, Some("flush"), None] {
+            if let Some(command) = prelude {
+                writer.ask(command);
+            }
+            match issue(&set.subject(), &set.how()).expect("the bytes are right") {
+                Verdict::VerifiedUntrusted { reasons, .. } => {
+                    assert!(reasons.iter().any(|r| matches!(r, Reason::OpenForWriting { .. })), "{reasons:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // A store in the middle of the hashing: whatever the digest came out as, there is no trust.
+        let writer = std::sync::Mutex::new(writer);
+        let once = AtomicBool::new(false);
+        let store = |_| {
+            if !once.swap(true, Ordering::SeqCst) {
+                writer.lock().expect("one thread at a time").ask("store");
+            }
+        };
+        let mut how = set.how();
+        how.progress = Progress::new(&store);
+        assert!(!matches!(issue(&set.subject(), &how), Ok(Verdict::Trusted(_))));
+        writer.into_inner().expect("no panic").kill();
+        // Now the bytes differ, or were stored twice; either way the truth comes out.
+        let good = std::fs::read(set.path(0)).expect("there") == bytes(SIZE, 0);
+        assert_eq!(issue(&set.subject(), &set.how()).is_ok(), good);
+    }
+}
+
+#[test]
+fn a_file_replaced_while_it_is_hashed_gets_no_receipt() {
+    let set = Set::new(disk(), 1);
+    let once = AtomicBool::new(false);
+    let path = set.path(0);
+    let replace = |_| {
+        if !once.swap(true, Ordering::SeqCst) {
+            let twin = path.with_extension("twin");
+            std::fs::write(&twin, bytes(SIZE, 50)).expect("written");
+            std::fs::rename(&twin, &path).expect("renamed");
+        }
+    };
+    let mut how = set.how();
+    how.progress = Progress::new(&replace);
+    match issue(&set.subject(), &how).expect("our handle kept the right bytes") {
+        Verdict::VerifiedUntrusted { reasons, .. } => {
+            assert!(reasons.iter().any(|r| matches!(r, Reason::NameMoved { .. })), "{reasons:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn cancellation_is_not_a_verdict() {
+    let set = Set::new(memory(), 3);
+    let cancel = AtomicBool::new(true);
+    let mut how = set.how();
+    how.progress = Progress::NONE.with_cancel(&cancel);
+    assert!(issue(&set.subject(), &how).is_err_and(|e| e.is_cancelled()));
+    let missing = Receipt::load(&set.root, &name(RECEIPT));
+    assert!(admit(&set.subject(), missing, &how).is_err_and(|e| e.is_cancelled()));
+}
+
+/// A file whose last change lies in the future (a clock that was set back) gets no receipt. The stamp cannot be set by
+/// a program, so the check is on what the rule does with a file as young as can be where stamps are coarse.
+#[test]
+fn without_waiting_a_fresh_file_is_trusted_only_where_stamps_are_fine() {
+    let set = Set::new(memory(), 2);
+    let mut how = set.how();
+    how.quiet = Quiet::GiveUp;
+    match issue(&set.subject(), &how).expect("verified") {
+        Verdict::Trusted(receipt) => assert!(receipt.fine_stamps),
+        Verdict::VerifiedUntrusted { reasons, .. } => {
+            assert!(reasons.iter().all(|r| matches!(r, Reason::NotQuiet { .. })), "{reasons:?}");
+        }
+    }
+}
+
+/// A small deterministic generator, so that a failure can be repeated from its seed.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) % sides as u64) as usize
+    }
+}
+
+/// What a tampering must lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Must {
+    /// Bytes differ: refused.
+    Refuse,
+    /// Bytes are the same, identity or receipt is not: admitted, but not by receipt.
+    Reprove,
+}
+
+fn restore_times(path: &Path, meta: &std::fs::Metadata) {
+    let times = std::fs::FileTimes::new()
+        .set_accessed(meta.accessed().expect("there"))
+        .set_modified(meta.modified().expect("there"));
+    File::open(path).and_then(|f| f.set_times(times)).expect("restored");
+}
+
+#[expect(unsafe_code, reason = "one way to tamper is through a mapping")]
+fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
+    let victim = dice.roll(set.files.len());
+    let other = (victim + 1) % set.files.len();
+    let path = set.path(victim);
+    let meta = path.metadata().expect("there");
+    let at = dice.roll(SIZE);
+    let flip = || {
+        let file = File::options().read(true).write(true).open(&path).expect("open");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at as u64).expect("read");
+        file.write_all_at(&[byte[0] ^ 0x10], at as u64).expect("written");
+    };
+    let other_bytes = || bytes(SIZE, 1000 + at as u64);
+    match dice.roll(19) {
+        0 => {
+            flip();
+            ("one bit", Must::Refuse)
+        }
+        1 => {
+            flip();
+            restore_times(&path, &meta);
+            ("one bit, times restored", Must::Refuse)
+        }
+        2 => {
+            std::fs::write(&path, other_bytes()).expect("written");
+            restore_times(&path, &meta);
+            ("rewritten in place, times restored", Must::Refuse)
+        }
+        3 => {
+            let twin = path.with_extension("twin");
+            std::fs::write(&twin, other_bytes()).expect("written");
+            restore_times(&twin, &meta);
+            std::fs::rename(&twin, &path).expect("renamed");
+            ("replaced by rename, times restored", Must::Refuse)
+        }
+        4 => {
+            std::fs::remove_file(&path).expect("removed");
+            std::fs::write(&path, other_bytes()).expect("written");
+            restore_times(&path, &meta);
+            ("removed and made again (perhaps the same inode)", Must::Refuse)
+        }
+        5 => {
+            File::options().write(true).open(&path).and_then(|f| f.set_len(at as u64)).expect("cut");
+            ("truncated", Must::Refuse)
+        }
+        6 => {
+            let file = File::options().write(true).open(&path).expect("open");
+            file.set_len(at as u64).and_then(|()| file.set_len(SIZE as u64)).expect("cut and grown");
+            drop(file);
+            restore_times(&path, &meta);
+            ("truncated and grown back", Must::Refuse)
+        }
+        7 => {
+            File::options().write(true).open(&path).and_then(|f| f.set_len((SIZE + 1 + at) as u64)).expect("grown");
+            ("extended", Must::Refuse)
+        }
+        8 => {
+            let file = File::options().read(true).write(true).open(&path).expect("open");
+            // SAFETY: nobody changes the file's length while the map lives.
+            let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.expect("mapped");
+            map[at] ^= 1;
+            drop((map, file));
+            restore_times(&path, &meta);
+            ("stored through a mapping, times restored", Must::Refuse)
+        }
+        9 => {
+            let middle = path.with_extension("middle");
+            std::fs::rename(&path, &middle).expect("renamed");
+            std::fs::rename(set.path(other), &path).expect("renamed");
+            std::fs::rename(&middle, set.path(other)).expect("renamed");
+            ("two files swapped", Must::Refuse)
+        }
+        10 => {
+            std::fs::remove_file(&path).expect("removed");
+            ("removed", Must::Refuse)
+        }
+        11 => {
+            let aside = set.dir.path().join("aside");
+            std::fs::rename(&path, &aside).expect("renamed");
+            symlink(&aside, &path).expect("linked");
+            ("replaced by a link to itself", Must::Refuse)
+        }
+        12 => {
+            std::fs::hard_link(&path, set.dir.path().join("hard")).expect("linked");
+            ("hard link", Must::Reprove)
+        }
+        13 => {
+            let mode = if meta.mode() & 0o7777 == 0o640 { 0o600 } else { 0o640 };
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("set");
+            ("chmod", Must::Reprove)
+        }
+        14 => {
+            let twin = path.with_extension("twin");
+            std::fs::copy(&path, &twin).expect("copied");
+            restore_times(&twin, &meta);
+            std::fs::rename(&twin, &path).expect("renamed");
+            ("replaced by an exact copy", Must::Reprove)
+        }
+        15 => {
+            flip();
+            flip();
+            restore_times(&path, &meta);
+            ("a bit flipped and back", Must::Reprove)
+        }
+        16 => {
+            let file = set.dir.path().join(RECEIPT);
+            let mut receipt = std::fs::read(&file).expect("there");
+            let at = dice.roll(receipt.len());
+            // Any other printable character; inside a string or a number it is a forgery, elsewhere it is damage.
+            let old = receipt[at];
+            receipt[at] = b'!' + ((usize::from(old) + 1 + dice.roll(90)) % 93) as u8;
+            if receipt[at] == old || old.is_ascii_whitespace() {
+                receipt.truncate(at);
+            }
+            std::fs::write(&file, receipt).expect("written");
+            ("receipt edited", Must::Reprove)
+        }
+        17 => {
+            // The whole receipt brought over from an identical set elsewhere.
+            let twin = Set::new(memory(), set.files.len());
+            let receipt = twin.issue();
+            receipt.store(&set.root, &name(RECEIPT)).expect("stored");
+            ("receipt of another copy", Must::Reprove)
+        }
+        _ => {
+            flip();
+            flip();
+            std::fs::remove_file(set.dir.path().join(RECEIPT)).expect("removed");
+            ("receipt removed", Must::Reprove)
+        }
+    }
+}
+
+fn tamper_many(make: fn() -> tempfile::TempDir, rounds: u64) {
+    let (mut refused, mut reproved) = (AtomicU64::new(0), AtomicU64::new(0));
+    for round in 0..rounds {
+        let set = Set::new(make(), 3);
+        set.issue_and_store();
+        let (what, must) = tamper(&set, &mut Dice(round));
+        let outcome = set.admit();
+        match must {
+            Must::Refuse => {
+                assert!(!outcome.is_admitted(), "round {round}, {what}: admitted by {:?}", outcome.trust);
+                assert!(outcome.refreshed.is_none());
+                *refused.get_mut() += 1;
+            }
+            Must::Reprove => {
+                assert!(outcome.is_admitted(), "round {round}, {what}: {:?}", outcome.changed);
+                assert!(outcome.trust > Trust::Receipt, "round {round}, {what}: trusted by receipt");
+                assert!(!outcome.reasons.is_empty(), "round {round}, {what}: no reason");
+                *reproved.get_mut() += 1;
+            }
+        }
+    }
+    println!("{rounds} tamperings: {refused:?} refused, {reproved:?} re-proved, 0 trusted");
+}
+
+#[test]
+fn a_thousand_tamperings_in_memory_and_no_false_trust() {
+    tamper_many(memory, 1000);
+}
+
+#[test]
+fn two_hundred_tamperings_on_disk_and_no_false_trust() {
+    tamper_many(disk, 200);
+}
+
+#[test]
+fn standings_of_single_files() {
+    let set = Set::new(memory(), 3);
+    let receipt = set.issue();
+    std::fs::write(set.path(0), "x").expect("written");
+    std::fs::set_permissions(set.path(1), PermissionsExt::from_mode(0o600)).expect("set");
+    let examination = examine(&set.subject(), &receipt, &set.how()).expect("looked");
+    assert!(matches!(examination.files.as_slice(), [Standing::Changed(_), Standing::Void(_), Standing::Trusted]));
+    assert_eq!((examination.changed().len(), examination.all_reasons().len()), (1, 1));
+}
