@@ -1,7 +1,9 @@
 //! Digests, file identity, trust receipts, locks, atomic publish, RAM model cache, artifact registry, fingerprints.
 #![deny(unsafe_code)]
 
+mod cache;
 mod digest;
+mod documents;
 mod error;
 mod fault;
 mod headroom;
@@ -14,8 +16,16 @@ mod receipt;
 mod roots;
 mod sys;
 
+pub use cache::{
+    CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile, PrepareAction,
+    PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
+};
 pub use digest::{
     Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many, pool,
+};
+pub use documents::{
+    ArtifactError, ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts,
+    Known, RegisteredArtifact, RegistryRecord, RuntimeSource,
 };
 pub use error::{Error, Mismatch, Result};
 pub use fault::step as fault_step;
