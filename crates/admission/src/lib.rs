@@ -13,6 +13,7 @@ mod path;
 mod progress;
 mod publish;
 mod receipt;
+mod registry;
 mod roots;
 mod sys;
 
@@ -41,5 +42,9 @@ pub use publish::{
 pub use receipt::{
     Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
     RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, issue,
+};
+pub use registry::{
+    Artifact, GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry,
+    RegistryVerdict, folder_sha256, pack_key,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
