@@ -6,6 +6,7 @@ mod digest;
 mod documents;
 mod error;
 mod fault;
+mod fingerprint;
 mod headroom;
 mod identity;
 mod lock;
@@ -30,6 +31,10 @@ pub use documents::{
 };
 pub use error::{Error, Mismatch, Result};
 pub use fault::step as fault_step;
+pub use fingerprint::{
+    DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, HostRoots, fingerprint,
+    fingerprint_sha256, host_facts,
+};
 pub use headroom::{Headroom, HostPaths, Limit, headroom};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lock::{LockGuard, lock, lock_all};
