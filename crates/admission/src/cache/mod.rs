@@ -88,6 +88,21 @@ impl ModelCache {
         Ok(keys)
     }
 
+    /// The keys of the entries that were copied from this path, whatever is there now.
+    pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, ArtifactError> {
+        let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
+        let wanted = absolute.to_string_lossy();
+        let mut found = Vec::new();
+        for key in self.keys()? {
+            if let Ok(opened) = self.open_entry(&key)?
+                && opened.entry.source.path == wanted
+            {
+                found.push(key);
+            }
+        }
+        Ok(found)
+    }
+
     fn lock(&self, name: &str, holder: &str, wait: Duration, progress: &Progress<'_>) -> Result<Option<LockGuard>> {
         let locks = self.root.create_dir_durable(&constant(LOCKS), 0o755)?;
         match lock(&locks, &RelPath::new(name)?, holder, wait, progress) {
