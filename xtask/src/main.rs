@@ -1,2 +1,70 @@
-//! Developer commands.
-fn main() {}
+//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `fuzz`.
+//!
+//! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
+//! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's command line talks to its user")]
+
+mod cache;
+mod failure;
+mod fuzz;
+mod generated;
+mod process;
+mod setup;
+mod synth;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::Failure;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of b70kit", disable_version_flag = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up what the tests need, then run `cargo test --workspace --locked`.
+    Test(test::Args),
+    /// Set up what the tests need and print it as `export` lines: eval "$(cargo xtask setup)".
+    Setup(setup::Args),
+    /// Write the known-answer vectors under fixtures/vectors from the crates.
+    Vectors(generated::Args),
+    /// Write the JSON Schemas under docs/schemas from the document types.
+    Schemas(generated::Args),
+    /// Write a synthetic GGUF model with the tensors of a real one and deterministic bytes.
+    Synth(synth::Args),
+    /// Run the fuzz targets under fuzz/ (needs cargo-fuzz and a nightly toolchain).
+    Fuzz(fuzz::Args),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Test(args) => test::run(&args),
+        Command::Setup(args) => setup::run(&args),
+        Command::Vectors(args) => generated::run("vectors", generated::VECTORS, &args),
+        Command::Schemas(args) => generated::run("schemas", generated::SCHEMAS, &args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+    };
+    outcome.unwrap_or_else(|failure: Failure| {
+        eprintln!("error: {failure}");
+        ExitCode::from(failure.exit_code())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -10,7 +10,7 @@ use b70_manifest::model_pack::ModelPackManifest;
 use b70_packset::SetDir;
 use b70_xe2pack::{Kernel, Xe2DpasV2};
 
-use crate::RootArgs;
+use crate::{RamArgs, RootArgs};
 
 /// The cache root to use; refused inside a Git work tree unless allowed.
 pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
@@ -22,7 +22,8 @@ pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
     Ok(root)
 }
 
-fn uid() -> Result<u32, CliError> {
+/// The user's id.
+pub(crate) fn uid() -> Result<u32, CliError> {
     let me = Path::new("/proc/self");
     me.metadata().map(|metadata| metadata.uid()).map_err(|error| CliError::io(me, &error))
 }
@@ -55,4 +56,33 @@ pub(crate) fn set(cache_root: &Path, key: Option<Sha256Hex>) -> Result<SetDir, C
 /// Reads a model-pack manifest.
 pub(crate) fn spec(path: Option<&Path>) -> Result<Option<ModelPackManifest>, CliError> {
     path.map(|path| Ok(b70_packset::read_spec(path)?)).transpose()
+}
+
+/// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
+pub(crate) fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The RAM root to use; refused inside a Git work tree unless allowed.
+pub(crate) fn ram_root(ram: &RamArgs, roots: &RootArgs) -> Result<PathBuf, CliError> {
+    let root = match &ram.ram_root {
+        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
+        None => default_root(RootKind::Ram, &|name| std::env::var_os(name), uid()?)?,
+    };
+    refuse_in_git(&root, roots.allow_in_repo)?;
+    Ok(root)
+}
+
+/// A word that a POSIX shell and a systemd `EnvironmentFile=` read back unchanged.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

@@ -17,8 +17,10 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "b70-pack", version, after_help = b70_cli::EXIT_CODES)]
 pub struct Cli {
+    /// Flags that every command of the kit has.
     #[command(flatten)]
     global: Global,
+    /// What to do.
     #[command(subcommand)]
     command: Command,
 }
@@ -34,13 +36,16 @@ impl HasGlobal for Cli {
 pub enum Command {
     /// Show a GGUF's directory, the tensors a plan selects, and the reason for each one left out.
     Inspect {
+        /// The model.
         #[command(flatten)]
         model: ModelArgs,
+        /// The plan.
         #[command(flatten)]
         plan: PlanArgs,
     },
     /// Compute the tensor keys and the set key a model of known hash would have, without the model.
     Keys {
+        /// The plan.
         #[command(flatten)]
         plan: PlanArgs,
         /// SHA-256 of the model.
@@ -49,17 +54,22 @@ pub enum Command {
     },
     /// Run every kernel this CPU offers against the scalar reference.
     SelfTest {
+        /// The kernel.
         #[command(flatten)]
         kernel: KernelArgs,
     },
     /// Make a model's pack set ready: reuse what is there, import what another set has, pack the rest.
     Prepare {
+        /// The model.
         #[command(flatten)]
         model: ModelArgs,
+        /// The plan.
         #[command(flatten)]
         plan: PlanArgs,
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
+        /// The kernel.
         #[command(flatten)]
         kernel: KernelArgs,
         /// Model-pack manifest that vouches for the model.
@@ -83,8 +93,10 @@ pub enum Command {
     },
     /// Check a set: documents, keys, sizes and index; with --deep every payload's SHA-256; with --against every block.
     Verify {
+        /// The set.
         #[command(flatten)]
         set: SetArgs,
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
         /// Model-pack manifest whose identity and admission requirements the set must meet.
@@ -97,10 +109,42 @@ pub enum Command {
         #[arg(long, value_name = "MODEL")]
         against: Option<PathBuf>,
     },
-    /// Write a tensor's Q4_0 bytes back from its payload, bit for bit.
-    Unpack {
+    /// Copy a set into RAM, verified and atomically, or find the copy that is there; trusted by receipt from then on.
+    StageRam {
         #[command(flatten)]
         set: SetArgs,
+        #[command(flatten)]
+        roots: RootArgs,
+        #[command(flatten)]
+        ram: RamArgs,
+        /// Bytes of memory that must stay free.
+        #[arg(long, value_name = "BYTES", default_value_t = b70_packset::DEFAULT_MIN_FREE)]
+        min_free: u64,
+        /// Print only the line a shell or unit needs for the loader.
+        #[arg(long)]
+        print_env: bool,
+        /// Variable of that line.
+        #[arg(long, value_name = "NAME", default_value = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE")]
+        variable: String,
+    },
+    /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.
+    StageValidate {
+        #[command(flatten)]
+        set: SetArgs,
+        #[command(flatten)]
+        roots: RootArgs,
+        #[command(flatten)]
+        ram: RamArgs,
+        /// Rehash every staged payload.
+        #[arg(long)]
+        deep: bool,
+    },
+    /// Write a tensor's Q4_0 bytes back from its payload, bit for bit.
+    Unpack {
+        /// The set.
+        #[command(flatten)]
+        set: SetArgs,
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
         /// Name of the tensor.
@@ -112,11 +156,13 @@ pub enum Command {
     },
     /// List the sets under the cache root.
     List {
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
     },
     /// Show what no ready set needs, and with --execute remove it.
     Gc {
+        /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
         /// Carry the plan out.
@@ -157,6 +203,17 @@ pub struct KernelArgs {
     kernel: Option<String>,
 }
 
+/// Where stages live.
+#[derive(Debug, Args)]
+pub struct RamArgs {
+    /// Folder of RAM stages [default: /dev/shm/b70kit-<uid>].
+    #[arg(long, value_name = "DIR", env = "B70_RAM_ROOT")]
+    ram_root: Option<PathBuf>,
+    /// Seconds to wait for another staging of the same set.
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    wait: u64,
+}
+
 /// Where sets live.
 #[derive(Debug, Args)]
 pub struct RootArgs {
@@ -194,6 +251,31 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
         Command::Verify { set, roots, spec, deep, against } => {
             commands::verify(ui, &context::cache_root(&roots)?, set.set_key, spec.as_deref(), deep, against.as_deref())
         }
+        Command::StageRam { set, roots, ram, min_free, print_env, variable } => commands::stage_ram(
+            ui,
+            &commands::StageArgs {
+                cache_root: &context::cache_root(&roots)?,
+                ram_root: &context::ram_root(&ram, &roots)?,
+                key: set.set_key,
+                min_free,
+                wait: ram.wait,
+                print_env,
+                variable: &variable,
+            },
+        ),
+        Command::StageValidate { set, roots, ram, deep } => commands::stage_validate(
+            ui,
+            &commands::StageArgs {
+                cache_root: &context::cache_root(&roots)?,
+                ram_root: &context::ram_root(&ram, &roots)?,
+                key: set.set_key,
+                min_free: 0,
+                wait: ram.wait,
+                print_env: false,
+                variable: "",
+            },
+            deep,
+        ),
         Command::Unpack { set, roots, tensor, out } => {
             commands::unpack(ui, &context::cache_root(&roots)?, set.set_key, &tensor, &out)
         }

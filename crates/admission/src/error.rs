@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use b70_manifest::{ErrorReport, Explain, exit};
-use thiserror::Error;
 
 use crate::digest::{Blake3, Sha256};
 use crate::path::NameFault;
@@ -32,7 +31,7 @@ fn list(items: &[Mismatch]) -> String {
 }
 
 /// Everything that can go wrong in this crate.
-#[derive(Debug, Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a step.

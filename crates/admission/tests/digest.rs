@@ -1,5 +1,8 @@
 //! The digest engine against the reference implementations, and its answers to files that misbehave.
 
+#![allow(clippy::match_wildcard_for_single_variants, reason = "a panic shows whatever it was")]
+#![allow(clippy::print_stdout, reason = "counts for whoever runs with --nocapture")]
+
 mod common;
 
 use std::fs::File;

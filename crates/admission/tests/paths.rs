@@ -171,7 +171,7 @@ proptest! {
         "..", ".", "/", "//", "sub", "link-dir", "link-file", "link-within", "link-magic", "file", "secret", "real", "\\", "\n", "\0", "a", "outside", "root",
     ]), 1..8), raw in prop::collection::vec(any::<u8>(), 0..6)) {
         use std::ffi::OsStr;
-        thread_local!(static BAIT: (tempfile::TempDir, Root, Vec<(std::path::PathBuf, Option<Vec<u8>>)>) = {
+        thread_local!(static BAIT: (tempfile::TempDir, Root, common::Tree) = {
             let (dir, root) = baited();
             let outside = tree(&dir.path().join("outside"));
             (dir, root, outside)

@@ -1,8 +1,11 @@
 //! Atomic publish: outcomes, faults at every write, death at every step, several publishers at once.
 
+#![allow(clippy::match_wildcard_for_single_variants, reason = "a panic shows whatever it was")]
+#![allow(clippy::print_stdout, reason = "counts for whoever runs with --nocapture")]
+
 mod common;
 
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
@@ -228,7 +231,8 @@ fn trees_are_removed_without_following_links() {
     assert_eq!(left, ["keep", "keep/deep", "keep/file"]);
 }
 
-// ---- Children: this test executable again, with faults in its environment. ----
+// ---- Children: this test executable again, with faults in its environment. They work in memory, where an fsync costs
+// ---- nothing: what survives a SIGKILL is the same on any file system.
 
 /// What a child does, by name. Each is one way of publishing; all of them want `target` to end up right.
 const SCENARIOS: [&str; 6] = ["file-new", "file-repair", "file-kept", "replace", "dir-new", "dir-repair"];
@@ -264,9 +268,45 @@ fn act(scenario: &str, top: &Root) -> Result<(), Error> {
                 Ok((!good).then(|| "one differs".to_owned()))
             })?;
         }
+        "occupied" => {
+            let temp = write_in_pieces(top, &good())?;
+            temp.commit(&name("target"), 0o444, OnExisting::Fail, None, &Progress::NONE)?;
+        }
+        "scribble" | "vanish" => {
+            let temp = write_in_pieces(top, &good())?;
+            assert!(!temp.is_unnamed(), "run with B70_FAULT_NO_TMPFILE=1");
+            let path = top.path().join(top.list()?[0].name.as_path());
+            if scenario == "vanish" {
+                std::fs::remove_file(path).expect("removed");
+            } else {
+                std::fs::File::options().write(true).open(path).and_then(|f| f.write_all_at(b"!", 7)).expect("written");
+            }
+            temp.commit(&name("target"), 0o444, OnExisting::Fail, None, &Progress::NONE)?;
+        }
         other => panic!("{other}"),
     }
     Ok(())
+}
+
+#[test]
+fn a_temporary_that_someone_touches_is_never_published() {
+    for (scenario, says) in [("scribble", "read back differently"), ("vanish", "vanished before it was published")] {
+        let dir = memory();
+        let out = faulty(scenario, dir.path(), &[("B70_FAULT_NO_TMPFILE", "1".to_owned())]);
+        assert!(out.contains(says), "{scenario}: {out}");
+        assert_eq!(tree(dir.path()), [], "{scenario}");
+    }
+}
+
+#[test]
+fn an_occupied_name_is_never_overwritten() {
+    for variables in [vec![], vec![("B70_FAULT_NO_TMPFILE", "1".to_owned())]] {
+        let dir = memory();
+        std::fs::write(dir.path().join("target"), "theirs").expect("written");
+        let out = faulty("occupied", dir.path(), &variables);
+        assert!(out.contains("already exists and was left as it is"), "{out}");
+        assert_eq!(tree(dir.path()), [("target".into(), Some(b"theirs".to_vec()))]);
+    }
 }
 
 /// Puts the incumbent of a scenario in place; says whether a damaged target may be seen before success.
@@ -314,9 +354,9 @@ fn state(scenario: &str, dir: &Path) -> State {
 }
 
 fn steps_of(scenario: &str, extra: &[(&str, &str)]) -> u64 {
-    let dir = disk();
+    let dir = memory();
     prepare(scenario, dir.path());
-    let count = disk();
+    let count = memory();
     let file = count.path().join("steps");
     let mut command = child("child_entry", scenario, dir.path());
     let output = run(command.env("B70_FAULT_COUNT_FILE", &file).envs(extra.iter().copied()));
@@ -331,7 +371,7 @@ fn kill_everywhere(extra: &[(&str, &str)]) -> u64 {
         let steps = steps_of(scenario, extra);
         assert!(steps >= 8, "{scenario}: only {steps} steps");
         for at in 1..=steps {
-            let dir = disk();
+            let dir = memory();
             prepare(scenario, dir.path());
             let before = state(scenario, dir.path());
             let mut command = child("child_entry", scenario, dir.path());
@@ -378,7 +418,7 @@ fn failing_writes_and_fsyncs_leave_nothing_and_say_why() {
             for scenario in SCENARIOS {
                 let mut failures = 0;
                 for n in 1..40 {
-                    let dir = disk();
+                    let dir = memory();
                     prepare(scenario, dir.path());
                     let before = tree(dir.path());
                     let mut variables = match fault {
@@ -410,7 +450,7 @@ fn failing_writes_and_fsyncs_leave_nothing_and_say_why() {
 fn short_writes_are_hashed_as_accepted() {
     for fault in ["short:1", "short:2", "short:3", "short:*"] {
         for scenario in SCENARIOS {
-            let dir = disk();
+            let dir = memory();
             prepare(scenario, dir.path());
             let out = faulty(scenario, dir.path(), &[("B70_FAULT_WRITE", fault.to_owned())]);
             assert!(out.contains("\npublished"), "{scenario} {fault}: {out}");
@@ -424,7 +464,7 @@ fn four_processes_publish_the_same_object_at_once() {
     for lock in ["", "lie", "unsupported"] {
         for named in [false, true] {
             for scenario in SCENARIOS {
-                let dir = disk();
+                let dir = memory();
                 prepare(scenario, dir.path());
                 let children: Vec<_> = (0..4)
                     .map(|_| {

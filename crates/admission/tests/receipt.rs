@@ -1,5 +1,8 @@
 //! Trust receipts: issue and honour against real files, real writers, and more than a thousand tamperings.
 
+#![allow(clippy::match_wildcard_for_single_variants, reason = "a panic shows whatever it was")]
+#![allow(clippy::print_stdout, reason = "counts for whoever runs with --nocapture")]
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -146,7 +149,7 @@ fn metadata_changes_are_reproved_by_blake3_and_refreshed() {
                     .append(true)
                     .open(p)
                     .and_then(|f| f.set_modified(std::time::SystemTime::UNIX_EPOCH))
-                    .expect("set")
+                    .expect("set");
             },
         ];
         for change in changes {

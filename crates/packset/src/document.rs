@@ -1,6 +1,5 @@
 //! Reading JSON documents: bounded, and with errors that name file, line and column.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -10,11 +9,8 @@ use crate::error::PackError;
 
 /// The text of a document of at most `limit` bytes.
 pub(crate) fn read_text(path: &Path, limit: u64) -> Result<String, PackError> {
-    let file = File::open(path).map_err(PackError::io("open", path))?;
-    let metadata = file.metadata().map_err(PackError::io("read", path))?;
-    if !metadata.is_file() {
-        return Err(PackError::document(path, "expected a regular file"));
-    }
+    // A FIFO or a device is refused without being opened, which could wait for ever.
+    let file = b70_admission::open_source(path)?;
     let mut text = String::new();
     file.take(limit + 1).read_to_string(&mut text).map_err(PackError::io("read", path))?;
     if text.len() as u64 > limit {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use b70_admission::{Outcome, Progress, Root};
 use b70_manifest::Sha256Hex;
@@ -12,6 +12,7 @@ use crate::error::PackError;
 use crate::import::Import;
 use crate::model::{Model, cancelled};
 use crate::pack::{PackedTensor, publish_payload};
+use crate::source::SourceProof;
 
 /// Finished tensors that may wait at once. Each keeps three file handles; 1024 are a common limit.
 const MAX_WAITING: usize = 192;
@@ -62,7 +63,7 @@ enum State {
 struct Inner {
     state: State,
     waiting: VecDeque<(usize, Finished)>,
-    seconds: Option<f64>,
+    proof: Option<SourceProof>,
 }
 
 /// See the module.
@@ -73,7 +74,7 @@ pub(crate) struct HashGate {
 
 impl HashGate {
     pub(crate) fn new() -> Self {
-        let inner = Inner { state: State::Pending, waiting: VecDeque::new(), seconds: None };
+        let inner = Inner { state: State::Pending, waiting: VecDeque::new(), proof: None };
         Self { inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
@@ -82,60 +83,57 @@ impl HashGate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, state: State, seconds: Option<f64>) {
+    fn set(&self, state: State) {
         let mut inner = self.lock();
         if matches!(state, State::Closed) {
             inner.waiting.clear();
         }
         inner.state = state;
-        inner.seconds = seconds.or(inner.seconds);
         drop(inner);
         self.changed.notify_all();
     }
 
     /// Opens the gate without a computation.
     pub(crate) fn trust(&self) {
-        self.set(State::Open, None);
+        self.set(State::Open);
     }
 
     /// Closes the gate: nothing that waits will get a name.
     pub(crate) fn abort(&self) {
-        self.set(State::Closed, None);
+        self.set(State::Closed);
     }
 
     pub(crate) fn is_pending(&self) -> bool {
         matches!(self.lock().state, State::Pending)
     }
 
-    /// Seconds the hash took, if it was computed.
-    pub(crate) fn seconds(&self) -> Option<f64> {
-        self.lock().seconds
+    /// How the model was proved, once it was; taken out.
+    pub(crate) fn take_proof(&self) -> Option<SourceProof> {
+        self.lock().proof.take()
     }
 
-    /// Computes the model's SHA-256 and opens the gate if it is the expected one (or none is expected).
+    /// Proves the model's SHA-256 and opens the gate if it is the expected one (or none is expected).
     pub(crate) fn compute(
         &self,
         model: &Model,
         expected: Option<Sha256Hex>,
-        progress: &Progress<'_>,
+        prove: impl FnOnce() -> Result<SourceProof, PackError>,
     ) -> Result<Sha256Hex, PackError> {
-        let started = Instant::now();
-        let found = match model.sha256(progress) {
-            Ok(found) => found,
-            Err(error) => {
-                self.abort();
-                return Err(error);
-            }
-        };
+        let proof = prove().inspect_err(|_| self.abort())?;
+        let found = proof.sha256;
         if let Some(expected) = expected
             && found != expected
         {
             self.abort();
             return Err(PackError::ModelHash { path: model.path().to_path_buf(), found, expected });
         }
-        if !matches!(self.lock().state, State::Closed) {
-            self.set(State::Open, Some(started.elapsed().as_secs_f64()));
+        let mut inner = self.lock();
+        if !matches!(inner.state, State::Closed) {
+            inner.state = State::Open;
         }
+        inner.proof = Some(proof);
+        drop(inner);
+        self.changed.notify_all();
         Ok(found)
     }
 

@@ -1,5 +1,6 @@
 //! Entries of tensors: what is ready in this set, what another set of the same root already has.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use crate::error::PackError;
 use crate::index::INDEX_FILE;
 use crate::model::cancelled;
 use crate::set::{SetDir, payload_name, rel};
+use crate::verify::same_tensor;
 
 /// A payload of another set whose bytes were checked.
 pub(crate) struct Import {
@@ -63,10 +65,19 @@ fn describes(found: &TensorPack, wanted: &TensorPack) -> bool {
         && found.source_tensor.size_bytes == wanted.source_tensor.size_bytes
 }
 
+/// Computes the SHA-256 of the model's own bytes of the tensor in question.
+pub(crate) type SourceDigest<'a> = &'a dyn Fn() -> Result<Sha256Hex, PackError>;
+
 /// The entry of a tensor that is ready in this set: its sidecar describes it and its bytes have the recorded digest.
+///
+/// `recorded` is the entry of the set's manifest (none in a set that has no manifest yet). Where both documents say the
+/// same, their digests are believed; a sidecar that stands alone is checked by SHA-256 and against the model; one that the
+/// manifest contradicts is not believed at all.
 pub(crate) fn find_ready(
     set: &SetDir,
     wanted: &TensorPack,
+    recorded: Option<Option<&TensorPack>>,
+    source: SourceDigest<'_>,
     rehash: bool,
     progress: &Progress<'_>,
 ) -> Result<Option<TensorPack>, PackError> {
@@ -74,8 +85,13 @@ pub(crate) fn find_ready(
     if !describes(&entry, wanted) || entry.format != wanted.format {
         return Ok(None);
     }
-    let good = open_good(set.root(), &entry, rehash, progress)?;
-    Ok(good.map(|_| entry))
+    let alone = match recorded {
+        Some(Some(recorded)) if same_tensor(recorded, &entry) => false,
+        Some(Some(_)) => return Ok(None),
+        Some(None) | None => true,
+    };
+    let good = open_good(set.root(), &entry, rehash || alone, progress)?;
+    Ok(if good.is_some() && (!alone || entry.source_tensor.sha256 == source()?) { Some(entry) } else { None })
 }
 
 /// The payload of an entry, open, if its bytes have the recorded digest.
@@ -102,28 +118,57 @@ fn open_good(
     Ok(good.then_some((file, path)))
 }
 
-/// Looks for the same tensor in the other sets of the cache root. Its bytes are rehashed by SHA-256.
-pub(crate) fn find_import(
-    cache: &Root,
-    own: Sha256Hex,
-    wanted: &TensorPack,
-    progress: &Progress<'_>,
-) -> Result<Option<Import>, PackError> {
-    let Ok(entries) = cache.list() else { return Ok(None) };
-    for candidate in entries {
-        let key = candidate.name.as_str().and_then(|name| name.parse::<Sha256Hex>().ok());
-        let Some(key) = key.filter(|key| *key != own && candidate.kind == EntryKind::Directory) else { continue };
-        let Ok(root) = cache.dir(&candidate.name) else { continue };
-        let other = SetDir::from_root(root);
-        let Ok(entry) = other.read_sidecar(wanted.key) else { continue };
-        if !describes(&entry, wanted) {
-            continue;
+/// The other sets of a cache root, from which tensors can be imported.
+pub(crate) struct Donors(Vec<Donor>);
+
+struct Donor {
+    key: Sha256Hex,
+    set: SetDir,
+    /// What its manifest records, if it has a readable one.
+    recorded: HashMap<Sha256Hex, TensorPack>,
+}
+
+impl Donors {
+    /// Opens the sets of a cache root but for `own`. What cannot be read is no donor.
+    pub(crate) fn find(cache: &Root, own: Sha256Hex) -> Self {
+        let mut donors = Vec::new();
+        for candidate in cache.list().unwrap_or_default() {
+            let key = candidate.name.as_str().and_then(|name| name.parse::<Sha256Hex>().ok());
+            let Some(key) = key.filter(|key| *key != own && candidate.kind == EntryKind::Directory) else { continue };
+            let Ok(root) = cache.dir(&candidate.name) else { continue };
+            let set = SetDir::from_root(root);
+            let recorded = set.read_manifest().map(|(document, _)| document.tensors).unwrap_or_default();
+            let recorded = recorded.into_iter().map(|entry| (entry.key, entry)).collect();
+            donors.push(Donor { key, set, recorded });
         }
-        if let Some((file, path)) = open_good(other.root(), &entry, true, progress)? {
-            return Ok(Some(Import { entry, from: key, file, path }));
-        }
+        Self(donors)
     }
-    Ok(None)
+
+    /// Looks for the same tensor. Its bytes are rehashed by SHA-256; the digests of a sidecar that its set's manifest does
+    /// not confirm are checked against the model.
+    pub(crate) fn import(
+        &self,
+        wanted: &TensorPack,
+        source: SourceDigest<'_>,
+        progress: &Progress<'_>,
+    ) -> Result<Option<Import>, PackError> {
+        for donor in &self.0 {
+            let Ok(entry) = donor.set.read_sidecar(wanted.key) else { continue };
+            if !describes(&entry, wanted) {
+                continue;
+            }
+            let confirmed = match donor.recorded.get(&wanted.key) {
+                Some(recorded) if same_tensor(recorded, &entry) => true,
+                Some(_) => continue,
+                None => false,
+            };
+            let Some((file, path)) = open_good(donor.set.root(), &entry, true, progress)? else { continue };
+            if confirmed || entry.source_tensor.sha256 == source()? {
+                return Ok(Some(Import { entry, from: donor.key, file, path }));
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl Import {

@@ -60,9 +60,12 @@ mod model;
 mod pack;
 mod plan;
 mod prepare;
+mod ram;
 mod set;
+mod source;
 mod spec;
 mod stage;
+mod trust;
 mod unpack;
 mod verify;
 
@@ -74,10 +77,16 @@ pub use layout::{Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, So
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::{Model, ModelTensor};
 pub use plan::{ALL_PLAN, Plan, QWEN27_PLAN, SelectedTensor, Selection, SkippedTensor, TensorProblem};
+#[doc(hidden)]
+pub use prepare::prepare_in;
 pub use prepare::{ModelHash, PrepareOptions, Prepared, prepare};
+pub use ram::{DEFAULT_MIN_FREE, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram, stage_validate};
 pub use set::SetDir;
+pub use source::SourceTrust;
 pub use spec::{PACKER_REVISION, model_hash, read_spec, tool_record};
 pub use stage::{Lookup, Stage, StagedTensor};
+#[doc(hidden)]
+pub use unpack::unpack_in;
 pub use unpack::{Unpacked, unpack};
 pub use verify::{
     Depth, Expectation, FailureDetail, Requirement, RequirementOutcome, Verification, VerifyOptions, VerifyStatus,

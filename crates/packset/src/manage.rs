@@ -55,7 +55,7 @@ pub enum SetState {
     Ready,
     /// It has none.
     Incomplete,
-    /// It has one that cannot be read.
+    /// It has one that cannot be read, or another set's.
     Unreadable,
 }
 
@@ -95,6 +95,10 @@ fn row(key: Sha256Hex, set: &SetDir) -> SetRow {
         problem: None,
     };
     match set.read_manifest() {
+        Ok((document, _)) if document.key != key => {
+            row.status = SetState::Unreadable;
+            row.problem = Some(format!("its manifest is that of the set {}", document.key));
+        }
         Ok((document, _)) => {
             row.plan = document.plan;
             row.model = Some(document.source_model.path);
@@ -224,7 +228,7 @@ fn gc_set(root: &Root, key: Sha256Hex, name: &RelPath, execute: bool, report: &m
                 let shown = name.join(&entry.name)?;
                 report.actions.push(action(&shown, "not named by the set's manifest".to_owned(), size(&entry.name)));
                 if execute {
-                    set.root().remove_file(&entry.name)?;
+                    remove_below(set.root(), &entry.name)?;
                 }
             }
             if execute {
@@ -233,6 +237,15 @@ fn gc_set(root: &Root, key: Sha256Hex, name: &RelPath, execute: bool, report: &m
             }
         }
     }
+    Ok(())
+}
+
+/// Removes a file at any depth below `root`.
+fn remove_below(root: &Root, name: &RelPath) -> Result<(), PackError> {
+    match name.parent() {
+        None => root.remove_file(name)?,
+        Some(parent) => root.dir(&parent)?.remove_file(&RelPath::new(name.file_name())?)?,
+    };
     Ok(())
 }
 

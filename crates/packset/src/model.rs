@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_admission::{Job, Progress, Source, What, hash_file};
-use b70_gguf::{GgufFile, SplitModel};
+use b70_admission::{FileIdentity, Job, Progress, Source, What, hash_file};
+use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
 use serde_json::json;
@@ -23,6 +23,7 @@ pub struct Model {
     path: PathBuf,
     split: SplitModel,
     tensors: Vec<ModelTensor>,
+    opened: Vec<FileIdentity>,
 }
 
 /// A tensor of a model.
@@ -66,7 +67,9 @@ impl ModelTensor {
 impl Model {
     /// Opens a model by the path of its file, or of any of its shards. The data section must be complete.
     pub fn open(path: &Path) -> Result<Self, PackError> {
-        let split = SplitModel::open(path).map_err(|error| PackError::Model(error.to_string(), path.to_path_buf()))?;
+        let split = SplitModel::open(path).map_err(|error| refusal(error, path))?;
+        let opened = split.files().iter().map(|file| FileIdentity::of(file.file(), file.path()));
+        let opened = opened.collect::<Result<_, _>>()?;
         let tensors = split
             .tensors()
             .iter()
@@ -81,7 +84,7 @@ impl Model {
                 size_bytes: tensor.info.size_bytes,
             })
             .collect();
-        Ok(Self { path: path.to_path_buf(), split, tensors })
+        Ok(Self { path: path.to_path_buf(), split, tensors, opened })
     }
 
     /// The path as given.
@@ -126,6 +129,21 @@ impl Model {
         facts
     }
 
+    /// Refuses when a file was written to since it was opened: what was read is then of no known model.
+    pub(crate) fn check_unchanged(&self) -> Result<(), PackError> {
+        for (file, opened) in self.split.files().iter().zip(&self.opened) {
+            let now = FileIdentity::of(file.file(), file.path())?;
+            if (now.size, now.mtime_ns, now.ctime_ns) != (opened.size, opened.mtime_ns, opened.ctime_ns) {
+                return Err(b70_admission::Error::ChangedWhileReading {
+                    path: file.path().to_path_buf(),
+                    what: "its size or time stamps are not what they were when it was opened".to_owned(),
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn file(&self, index: usize) -> (&File, &Path) {
         let file = &self.split.files()[index];
         (file.file(), file.path())
@@ -157,18 +175,36 @@ impl Model {
             let digests = hash_file(job, What::Sha256, progress).map_err(cancelled)?;
             Ok::<_, PackError>(digests.sha256.expect("SHA-256 was asked for"))
         };
-        let files = self.split.files();
-        if let [only] = files {
-            return one(only);
+        let digests = self.split.files().iter().map(one).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.sha256_of_files(&digests))
+    }
+
+    /// The model's SHA-256 from those of its files, in shard order.
+    pub(crate) fn sha256_of_files(&self, digests: &[Sha256Hex]) -> Sha256Hex {
+        if let [only] = digests {
+            return *only;
         }
         let mut text = Vec::new();
-        for file in files {
+        for (file, digest) in self.split.files().iter().zip(digests) {
             let name = file.path().file_name().unwrap_or_default();
             text.extend_from_slice(name.as_encoded_bytes());
             text.push(0);
-            text.extend_from_slice(one(file)?.as_bytes());
+            text.extend_from_slice(digest.as_bytes());
         }
-        Ok(Sha256Hex::of(&text))
+        Sha256Hex::of(&text)
+    }
+}
+
+/// What cannot be opened is told apart from what is no GGUF.
+fn refusal(error: SplitError, path: &Path) -> PackError {
+    match error {
+        SplitError::Open(OpenError::Io { path, operation, source }) => {
+            PackError::Io { action: operation, path, source }
+        }
+        SplitError::Open(OpenError::NotAFile { path, found }) => {
+            b70_admission::Error::Kind { path, found, expected: "regular file" }.into()
+        }
+        error => PackError::Model(error.to_string(), path.to_path_buf()),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::set::{payload_name, rel};
 const MAX_GROUP_BYTES: u64 = 16 << 20;
 
 /// Memory for tensor data, over all workers together.
-const WORKING_SET: u64 = 384 << 20;
+pub(crate) const WORKING_SET: u64 = 384 << 20;
 /// What one worker needs to be worth starting: a 50 MB tensor, whole.
 const WORKER_SET: u64 = 104 << 20;
 
@@ -127,6 +127,25 @@ pub(crate) fn pack_tensor(
     Ok(PackedTensor { temp, source_sha256, seconds: started.elapsed().as_secs_f64() })
 }
 
+/// SHA-256 of the model's own bytes of a tensor.
+pub(crate) fn source_sha256(
+    model: &Model,
+    tensor: &SelectedTensor,
+    progress: &Progress<'_>,
+) -> Result<Sha256Hex, PackError> {
+    let mut hash = Hasher::new(What::Sha256);
+    let mut buffer = vec![0; tensor.size_bytes.min(1 << 20) as usize];
+    let mut done = 0;
+    while done < tensor.size_bytes {
+        progress.check().map_err(cancelled)?;
+        let len = buffer.len().min((tensor.size_bytes - done) as usize);
+        model.read_at(tensor.file_index, tensor.offset + done, &mut buffer[..len])?;
+        hash.update(&buffer[..len]);
+        done += len as u64;
+    }
+    Ok(hash.finish().sha256.expect("SHA-256 was asked for"))
+}
+
 /// Publishes a packed tensor's payload under its key, read-only.
 pub(crate) fn publish_payload(temp: TempFile, key: Sha256Hex, progress: &Progress<'_>) -> Result<Published, PackError> {
     let name = payload_name(key);
@@ -146,7 +165,7 @@ pub(crate) fn compare_with_source(
 ) -> Result<Option<u64>, PackError> {
     let mut expected = Vec::new();
     let mut difference = None;
-    for_each_band(set, entry, layout, pool, progress, |first, row_bytes, rows| {
+    for_each_band(set, entry, layout, WORKING_SET / 2, pool, progress, |first, row_bytes, rows| {
         expected.resize(rows.len(), 0);
         model.read_at(source.file_index, source.offset + first * row_bytes, &mut expected)?;
         if rows != expected {
@@ -159,11 +178,13 @@ pub(crate) fn compare_with_source(
 }
 
 /// Unpacks a payload band by band and hands each band's source rows to `sink` (first row, bytes of a row, the rows),
-/// which says whether to go on.
+/// which says whether to go on. `limit` bounds the bytes of a band, source and payload together.
+#[expect(clippy::too_many_arguments, reason = "the parts of one pass over a payload, named once")]
 pub(crate) fn for_each_band(
     set: &Root,
     entry: &TensorPack,
     layout: &dyn Layout,
+    limit: u64,
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
     mut sink: impl FnMut(u64, u64, &[u8]) -> Result<bool, PackError>,
@@ -179,7 +200,7 @@ pub(crate) fn for_each_band(
     if size != payload_len {
         return Err(b70_admission::Error::Size { path, expected: payload_len, found: size }.into());
     }
-    let rows = band_rows(shape, layout, WORKING_SET / 2)?;
+    let rows = band_rows(shape, layout, limit)?;
     let mut buffers = Buffers::default();
     let mut first = 0;
     while first < n {

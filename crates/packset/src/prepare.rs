@@ -9,22 +9,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use b70_admission::{LockGuard, Outcome, Progress, Root, lock, open_or_create, replace_bytes, sweep_orphans};
-use b70_manifest::pack::{PackSet, SourceModel, SourceTensor, TensorPack, ToolRecord};
+use b70_admission::{
+    LockGuard, Outcome, Progress, Receipt, Root, lock, open_or_create, pool, replace_bytes, sweep_orphans,
+};
+use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, canonical_sha256, rfc3339_utc, unix_now};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::gate::{Finished, HashGate};
-use crate::import::{find_import, find_ready};
+use crate::import::{Donors, find_ready};
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::{set_identity, tensor_identity};
 use crate::layout::Layout;
 use crate::model::{Model, cancelled};
-use crate::pack::{Buffers, default_jobs, pack_tensor, worker_set};
+use crate::pack::{Buffers, default_jobs, pack_tensor, source_sha256, worker_set};
 use crate::plan::{Plan, SelectedTensor, Selection};
-use crate::set::{MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, layout_record, rel, sidecar_name};
+use crate::set::{
+    MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, clear_the_way, layout_record, payload_name, rel, sidecar_name,
+};
+use crate::source::{RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
 use crate::verify::same_tensor;
 
 /// Folder of the lock files below a cache root; they are never removed.
@@ -95,16 +100,24 @@ pub struct Prepared {
     pub reused: u64,
     /// Tensors imported from another set.
     pub imported: u64,
-    /// Damaged payloads that were replaced; they count as packed too.
+    /// Names of the tensors whose payload or sidecar was damaged, or gone, and has been replaced; each counts as packed or
+    /// imported too.
     pub repaired: Vec<String>,
+    /// The set's own documents that were damaged, or gone, and have been replaced.
+    #[serde(default)]
+    pub repaired_documents: Vec<String>,
     /// Sum of the payloads' sizes in bytes.
     pub payload_size_bytes: u64,
     /// The model's SHA-256.
     pub source_sha256: Sha256Hex,
-    /// Whether it was computed in this run.
+    /// Whether the file was proved to have it: by reading it, or by the receipt of an earlier full read.
     pub hash_validated: bool,
     /// Who vouches for it: `spec`, `argument`, `nothing`, or where it was recorded.
     pub vouched_by: String,
+    /// On what evidence the model has its SHA-256.
+    pub source_trust: SourceTrust,
+    /// Why the model was read although it has a receipt, or why there is no new one.
+    pub source_reasons: Vec<String>,
     /// Seconds spent on the model's SHA-256 (overlaps packing).
     pub model_hash_seconds: f64,
     /// Seconds from the first tensor to the last published one.
@@ -125,12 +138,25 @@ pub fn prepare(
     layout: &dyn Layout,
     options: &PrepareOptions<'_>,
 ) -> Result<Prepared, PackError> {
+    prepare_in(model, plan, layout, options, None)
+}
+
+/// [`prepare`] with another working set per worker, in bytes: for tests of the path that packs a tensor in bands.
+#[doc(hidden)]
+pub fn prepare_in(
+    model: &Model,
+    plan: &Plan,
+    layout: &dyn Layout,
+    options: &PrepareOptions<'_>,
+    worker_set_bytes: Option<u64>,
+) -> Result<Prepared, PackError> {
     let started = Instant::now();
     let selection = plan.select(model, layout)?;
     if selection.tensors.is_empty() {
         return Err(PackError::NothingSelected { plan: plan.name().to_owned(), path: model.path().to_path_buf() });
     }
     let gate = HashGate::new();
+    let prover = Prover::new(model, options)?;
     let (sha256, vouched_by) = match options.model_hash {
         ModelHash::Expected { sha256, vouched_by } => (*sha256, vouched_by.clone()),
         ModelHash::Recorded { sha256, vouched_by } => {
@@ -138,40 +164,94 @@ pub fn prepare(
             (*sha256, vouched_by.clone())
         }
         // Without a digest there is no key, so nothing can overlap.
-        ModelHash::Unknown => (gate.compute(model, None, &options.progress)?, "nothing".to_owned()),
+        ModelHash::Unknown => (gate.compute(model, None, || prover.prove())?, "nothing".to_owned()),
     };
     let cache = open_or_create(options.cache_root, 0o755)?;
-    let run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
+    let mut run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
+    run.prover = Some(&prover);
+    run.worker_set = worker_set_bytes.unwrap_or(run.worker_set);
     let result = run.execute();
     if result.is_err() {
         run.leave_no_empty_folders();
     }
     let (entries, counts, pack_seconds) = result?;
-    let hash_validated = gate.seconds().is_some();
-    let manifest = run.publish_set(&entries, &counts, hash_validated, &vouched_by, pack_seconds)?;
+    let proof = gate.take_proof();
+    if let Some(receipt) = proof.as_ref().and_then(|proof| proof.receipt.as_deref()) {
+        prover.store(&cache, receipt)?;
+    }
+    let hash_validated = proof.is_some();
+    let model_hash_seconds = proof.as_ref().map_or(0.0, |proof| proof.seconds);
+    let source_trust = proof.as_ref().map_or(SourceTrust::Recorded, |proof| proof.trust);
+    let repaired_documents =
+        run.publish_set(&entries, &counts, hash_validated, &vouched_by, model_hash_seconds, pack_seconds)?;
     Ok(Prepared {
         schema_version: 1,
         status: "ready".to_owned(),
         evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,
         promotion_eligible: NeverEligible,
         set_key: run.set_key,
-        manifest,
+        manifest: run.set.path().join(MANIFEST_FILE),
         plan: plan.name().to_owned(),
         tensor_count: entries.len() as u64,
         packed: counts.packed,
         reused: counts.reused,
         imported: counts.imported,
         repaired: counts.repaired,
+        repaired_documents,
         payload_size_bytes: entries.iter().map(|entry| entry.payload.size_bytes).sum(),
         source_sha256: sha256,
         hash_validated,
         vouched_by,
-        model_hash_seconds: gate.seconds().unwrap_or(0.0),
+        source_trust,
+        source_reasons: proof.map(|proof| proof.reasons).unwrap_or_default(),
+        model_hash_seconds,
         pack_seconds,
         seconds: started.elapsed().as_secs_f64(),
         jobs: run.jobs as u64,
         kernel: layout.kernel().to_owned(),
     })
+}
+
+/// Proves the model, by its receipt where that holds.
+struct Prover<'a> {
+    model: &'a Model,
+    /// None for files that no receipt can be about; they are read each time.
+    subject: Option<SourceSubject>,
+    receipts: Option<Root>,
+    pool: rayon::ThreadPool,
+    progress: Progress<'a>,
+}
+
+impl<'a> Prover<'a> {
+    fn new(model: &'a Model, options: &PrepareOptions<'a>) -> Result<Self, PackError> {
+        let receipts = options.cache_root.join(RECEIPTS_DIR);
+        let usable = !options.rehash && receipts.is_dir();
+        Ok(Self {
+            model,
+            subject: SourceSubject::new(model).ok(),
+            receipts: usable.then(|| Root::open(&receipts)).transpose()?,
+            pool: pool(0)?,
+            progress: options.progress.silent(),
+        })
+    }
+
+    fn prove(&self) -> Result<SourceProof, PackError> {
+        if let Some(subject) = &self.subject {
+            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, &self.progress);
+        }
+        let started = Instant::now();
+        Ok(SourceProof {
+            sha256: self.model.sha256(&self.progress)?,
+            trust: SourceTrust::Sha256,
+            reasons: vec!["no receipt can name these files".to_owned()],
+            seconds: started.elapsed().as_secs_f64(),
+            receipt: None,
+        })
+    }
+
+    fn store(&self, cache: &Root, receipt: &Receipt) -> Result<(), PackError> {
+        self.subject.as_ref().map_or(Ok(()), |subject| subject.store(cache, receipt))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -202,7 +282,12 @@ struct Run<'a> {
     set: SetDir,
     tensors_dir: Root,
     gate: &'a HashGate,
+    prover: Option<&'a Prover<'a>>,
+    /// The set as an earlier run left it, if its manifest can be read.
+    recorded: Option<PackSet>,
+    donors: Donors,
     jobs: usize,
+    worker_set: u64,
     _lock: Option<LockGuard>,
 }
 
@@ -232,6 +317,8 @@ impl<'a> Run<'a> {
             sweep_orphans(dir)?;
         }
         let jobs = if options.jobs == 0 { default_jobs() } else { options.jobs }.min(tensors.len()).max(1);
+        let set = SetDir::from_root(set_root);
+        let recorded = set.read_manifest().ok().map(|(document, _)| document);
         Ok(Self {
             model,
             plan,
@@ -242,10 +329,14 @@ impl<'a> Run<'a> {
             sha256,
             set_key,
             cache,
-            set: SetDir::from_root(set_root),
+            recorded: recorded.filter(|document| document.key == set_key),
+            donors: Donors::find(cache, set_key),
+            set,
             tensors_dir,
             gate,
+            prover: None,
             jobs,
+            worker_set: worker_set(jobs),
             _lock: lock,
         })
     }
@@ -257,8 +348,8 @@ impl<'a> Run<'a> {
         let results = std::thread::scope(|scope| {
             let hashing = self.gate.is_pending().then(|| {
                 scope.spawn(|| {
-                    let computed = self.gate.compute(self.model, Some(self.sha256), &self.options.progress.silent());
-                    computed.map(|_| ())
+                    let prover = self.prover.expect("set before the workers start");
+                    self.gate.compute(self.model, Some(self.sha256), || prover.prove()).map(|_| ())
                 })
             });
             let workers: Vec<_> = (0..self.jobs).map(|_| scope.spawn(|| self.work(&next))).collect();
@@ -267,7 +358,8 @@ impl<'a> Run<'a> {
                 let result = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 match (result, &mut outcome) {
                     (Ok(mut done), Ok(all)) => all.append(&mut done),
-                    (Err(error), Ok(_)) => outcome = Err(error),
+                    // A worker that found the gate closed only says that another one failed: that one's error counts.
+                    (Err(error), Ok(_) | Err(PackError::Cancelled)) => outcome = Err(error),
                     (_, Err(_)) => {}
                 }
             }
@@ -345,16 +437,19 @@ impl<'a> Run<'a> {
         let (tensor, key) = (&self.tensors[index], self.keys[index]);
         let wanted = self.wanted(index);
         let progress = &self.options.progress;
-        if let Some(entry) = find_ready(&self.set, &wanted, self.options.rehash, progress)? {
+        // A digest that stands in one document alone may be the damaged part: the model's own bytes decide.
+        let source = || source_sha256(self.model, tensor, progress);
+        let recorded = self.recorded.as_ref().map(|set| set.tensors.iter().find(|entry| entry.key == key));
+        if let Some(entry) = find_ready(&self.set, &wanted, recorded, &source, self.options.rehash, progress)? {
             progress.add(tensor.size_bytes);
             return Ok(Ok(entry));
         }
-        if let Some(import) = find_import(self.cache, self.set_key, &wanted, progress)? {
+        if let Some(import) = self.donors.import(&wanted, &source, progress)? {
             progress.add(tensor.size_bytes);
             return Ok(Err(Finished::Import(import)));
         }
         let packed =
-            pack_tensor(self.model, tensor, self.layout, &self.tensors_dir, worker_set(self.jobs), buffers, progress)?;
+            pack_tensor(self.model, tensor, self.layout, &self.tensors_dir, self.worker_set, buffers, progress)?;
         debug_assert_eq!(key, wanted.key);
         Ok(Err(Finished::Packed(packed)))
     }
@@ -378,25 +473,32 @@ impl<'a> Run<'a> {
 
     /// Gives a finished payload its name, then writes its sidecar.
     fn publish(&self, index: usize, finished: Finished) -> Result<Done, PackError> {
+        // Bytes that were read from a file that has changed since are not those whose hash was found right.
+        self.model.check_unchanged()?;
         let wanted = self.wanted(index);
+        let sidecar = rel(file_name(&sidecar_name(wanted.key)));
+        let in_the_way = clear_the_way(&self.tensors_dir, &rel(file_name(&payload_name(wanted.key))))?
+            | clear_the_way(&self.tensors_dir, &sidecar)?;
         let (entry, outcome, imported) = finished.publish(wanted, &self.tensors_dir, &self.options.progress)?;
-        let name = sidecar_name(entry.key);
-        let file_name = name.rsplit('/').next().unwrap_or_default();
-        replace_bytes(&self.tensors_dir, &rel(file_name), &json_bytes(&entry), 0o644)?;
-        Ok(Done::Published { entry, imported, repaired: outcome == Outcome::Repaired })
+        let written = replace_bytes(&self.tensors_dir, &sidecar, &json_bytes(&entry), 0o644)?;
+        // The sidecar comes last: where one was, the tensor had been ready once and was not any more.
+        let repaired = in_the_way || outcome == Outcome::Repaired || written.outcome == Outcome::Repaired;
+        Ok(Done::Published { entry, imported, repaired })
     }
 
-    /// Writes index, checksum list and manifest, in this order; keeps them when they already say the same.
+    /// Writes index, checksum list and manifest, in this order; keeps them when they already say the same. Returns the names
+    /// of those that an earlier run had finished and that were damaged since.
     fn publish_set(
         &self,
         entries: &[TensorPack],
         counts: &Counts,
         hash_validated: bool,
         vouched_by: &str,
+        model_hash_seconds: f64,
         pack_seconds: f64,
-    ) -> Result<PathBuf, PackError> {
+    ) -> Result<Vec<String>, PackError> {
+        self.model.check_unchanged()?;
         let root = self.set.root();
-        let path = root.path().join(MANIFEST_FILE);
         let index = runtime_index(
             self.plan.format_prefix(),
             self.set_key,
@@ -405,25 +507,66 @@ impl<'a> Run<'a> {
             self.layout.source_type().id,
             entries,
         )?;
-        if let Ok((existing, bytes)) = self.set.read_manifest()
-            && counts.packed + counts.imported == 0
-            && (existing.source_model.hash_validated || !hash_validated)
-            && existing.key == self.set_key
-            && existing.tensors.len() == entries.len()
-            && existing.tensors.iter().zip(entries).all(|(a, b)| same_tensor(a, b))
-            && self.set.read_index().is_ok_and(|found| found == index.as_bytes())
-            && root
-                .read(&rel(SUMS_FILE), MAX_SUMS_BYTES)
-                .is_ok_and(|found| found == sums(entries, &index, &bytes).into_bytes())
-        {
-            return Ok(path);
+        let existing = self.set.read_manifest().ok().filter(|(document, _)| self.says(document, entries, &index));
+        let index_good = self.set.read_index().is_ok_and(|found| found == index.as_bytes());
+        let sums_good = |manifest: &[u8]| {
+            let found = root.read(&rel(SUMS_FILE), MAX_SUMS_BYTES);
+            found.is_ok_and(|found| found == sums(entries, &index, manifest).into_bytes())
+        };
+        let mut damaged = Vec::new();
+        let mut note = |bad: bool, name: &str| {
+            if bad {
+                damaged.push(name.to_owned());
+            }
+        };
+        match &existing {
+            Some((document, bytes)) => {
+                note(!index_good, INDEX_FILE);
+                note(!sums_good(bytes), SUMS_FILE);
+                if damaged.is_empty()
+                    && counts.packed + counts.imported == 0
+                    && (document.source_model.hash_validated || !hash_validated)
+                {
+                    return Ok(damaged);
+                }
+            }
+            // The manifest comes last: where one is, the set had been finished once.
+            None => note(!matches!(root.try_stat(&rel(MANIFEST_FILE)), Ok(None)), MANIFEST_FILE),
         }
-        let document = self.document(entries, counts, hash_validated, vouched_by, pack_seconds, &index)?;
+        let document =
+            self.document(entries, counts, hash_validated, vouched_by, model_hash_seconds, pack_seconds, &index)?;
         let bytes = json_bytes(&document);
-        replace_bytes(root, &rel(INDEX_FILE), index.as_bytes(), 0o444)?;
-        replace_bytes(root, &rel(SUMS_FILE), sums(entries, &index, &bytes).as_bytes(), 0o444)?;
-        replace_bytes(root, &rel(MANIFEST_FILE), &bytes, 0o444)?;
-        Ok(path)
+        for (name, bytes) in [
+            (INDEX_FILE, index.as_bytes()),
+            (SUMS_FILE, sums(entries, &index, &bytes).as_bytes()),
+            (MANIFEST_FILE, &bytes[..]),
+        ] {
+            clear_the_way(root, &rel(name))?;
+            replace_bytes(root, &rel(name), bytes, 0o444)?;
+        }
+        Ok(damaged)
+    }
+
+    /// Whether a manifest says what this run found; times and counters of the run that wrote it are its own.
+    fn says(&self, document: &PackSet, entries: &[TensorPack], index: &str) -> bool {
+        let prefix = self.plan.format_prefix();
+        document.schema_version == 1
+            && document.format == format!("{prefix}-pack-set-v2")
+            && document.status == "ready"
+            && document.evidence_class == EvidenceClass::DevelopmentInitializationCacheOnly
+            && document.key == self.set_key
+            && document.identity == set_identity(self.layout, self.sha256, prefix, self.keys.clone())
+            && document.source_model.sha256 == self.sha256
+            && LayoutRecord { extra: serde_json::Map::default(), ..document.layout.clone() }
+                == layout_record(self.layout.descriptor())
+            && document.tensor_count == entries.len() as u64
+            && document.payload_size_bytes == entries.iter().map(|entry| entry.payload.size_bytes).sum::<u64>()
+            && document.tensors.len() == entries.len()
+            && document.tensors.iter().zip(entries).all(|(a, b)| same_but_for_blake3(a, b))
+            && document.runtime_index.path == INDEX_FILE
+            && document.runtime_index.format == format!("{prefix}-runtime-index-v1")
+            && document.runtime_index.size_bytes == index.len() as u64
+            && document.runtime_index.sha256 == Sha256Hex::of(index.as_bytes())
     }
 
     fn document(
@@ -432,6 +575,7 @@ impl<'a> Run<'a> {
         counts: &Counts,
         hash_validated: bool,
         vouched_by: &str,
+        model_hash_seconds: f64,
         pack_seconds: f64,
         index: &str,
     ) -> Result<PackSet, PackError> {
@@ -463,7 +607,7 @@ impl<'a> Run<'a> {
             reused_count_this_run: counts.reused,
             imported_count_this_run: counts.imported,
             payload_size_bytes: entries.iter().map(|entry| entry.payload.size_bytes).sum(),
-            model_hash_seconds_this_run: self.gate.seconds().unwrap_or(0.0),
+            model_hash_seconds_this_run: model_hash_seconds,
             pack_seconds_this_run: pack_seconds,
             tensors: entries.to_vec(),
             runtime_index: crate::import::index_record(prefix, index),
@@ -483,6 +627,21 @@ impl<'a> Run<'a> {
 }
 
 const MAX_SUMS_BYTES: u64 = 256 << 20;
+
+/// Whether a manifest's entry is that of this run; sets of other packers record no BLAKE3.
+fn same_but_for_blake3(recorded: &TensorPack, entry: &TensorPack) -> bool {
+    if recorded.payload.blake3.is_some() {
+        return same_tensor(recorded, entry);
+    }
+    let mut recorded = recorded.clone();
+    recorded.payload.blake3 = entry.payload.blake3;
+    same_tensor(&recorded, entry)
+}
+
+/// The last component of a name below the set's folder.
+fn file_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or_default()
+}
 
 /// The checksum list in the form `sha256sum -c` reads.
 fn sums(entries: &[TensorPack], index: &str, manifest: &[u8]) -> String {

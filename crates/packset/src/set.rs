@@ -54,20 +54,26 @@ impl SetDir {
 
     /// The newest set (by its manifest's `created_unix`, then by key) under a cache root.
     pub fn newest(cache_root: &Path) -> Result<Self, PackError> {
-        let mut sets: Vec<_> = crate::manage::list(cache_root)?
-            .sets
-            .into_iter()
-            .filter_map(|row| row.created_unix.map(|created| (created, row.set_key)))
-            .collect();
+        let all = crate::manage::list(cache_root)?.sets;
+        let what = match all.len() {
+            0 => "at all".to_owned(),
+            count => format!("that can be read (of {count}; list says what is wrong with each)"),
+        };
+        let mut sets: Vec<_> =
+            all.into_iter().filter_map(|row| row.created_unix.map(|created| (created, row.set_key))).collect();
         sets.sort_unstable();
-        let (_, key) =
-            sets.pop().ok_or_else(|| PackError::NoSet { what: "at all".to_owned(), root: cache_root.to_path_buf() })?;
+        let (_, key) = sets.pop().ok_or_else(|| PackError::NoSet { what, root: cache_root.to_path_buf() })?;
         Self::open(cache_root, key)
     }
 
     /// The folder's path.
     pub fn path(&self) -> &Path {
         self.root.path()
+    }
+
+    /// The key by which the folder is named, if it is.
+    pub(crate) fn named_key(&self) -> Option<Sha256Hex> {
+        self.path().file_name()?.to_str()?.parse().ok()
     }
 
     pub(crate) fn root(&self) -> &Root {
@@ -108,6 +114,27 @@ pub(crate) fn sidecar_name(key: Sha256Hex) -> String {
 /// A name made by this crate, which keeps the grammar.
 pub(crate) fn rel(name: &str) -> RelPath {
     RelPath::new(name).expect("names made of keys and constants keep the grammar")
+}
+
+/// Makes room for a file: a link, a special file or an empty folder that has its name is removed, whatever a link points
+/// to is left alone. Returns whether there was such a thing. A folder with content is not ours to remove: the publish that
+/// follows refuses it by name.
+pub(crate) fn clear_the_way(dir: &Root, name: &RelPath) -> Result<bool, PackError> {
+    use rustix::fs::{AtFlags, FileType, statat, unlinkat};
+    use rustix::io::Errno;
+    let error = |errno: Errno| PackError::io("remove", &dir.join(name))(errno.into());
+    let kind = match statat(dir, name.as_path(), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(error(errno)),
+    };
+    let flags = match kind {
+        FileType::RegularFile => return Ok(false),
+        FileType::Directory => AtFlags::REMOVEDIR,
+        _ => AtFlags::empty(),
+    };
+    unlinkat(dir, name.as_path(), flags).map_err(error)?;
+    Ok(true)
 }
 
 fn parse<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, PackError> {

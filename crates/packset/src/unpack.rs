@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{OnExisting, Progress, TempFile, open_or_create};
+use b70_admission::{OnExisting, Progress, Root, TempFile};
 use b70_manifest::Sha256Hex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
-use crate::layout::Layout;
-use crate::pack::for_each_band;
+use crate::layout::{Layout, MatrixShape};
+use crate::pack::{WORKING_SET, for_each_band};
 use crate::set::SetDir;
 
 /// The outcome of an [`unpack`].
@@ -38,16 +38,36 @@ pub fn unpack(
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Result<Unpacked, PackError> {
+    unpack_in(set, name, layout, out, pool, progress, WORKING_SET / 2)
+}
+
+/// [`unpack`] with another working set, in bytes: for tests of the path that unpacks a tensor in bands.
+#[doc(hidden)]
+pub fn unpack_in(
+    set: &SetDir,
+    name: &str,
+    layout: &dyn Layout,
+    out: &Path,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+    working_set: u64,
+) -> Result<Unpacked, PackError> {
     let (document, _) = set.read_manifest()?;
     let no_tensor = || PackError::NoTensor { set_key: document.key, name: name.to_owned() };
     let entry = document.tensors.iter().find(|tensor| tensor.identity.tensor_name == name).ok_or_else(no_tensor)?;
     let out = std::path::absolute(out).map_err(PackError::io("resolve", out))?;
     let no_name = || PackError::document(&out, "expected the path of a file to write");
     let file_name = b70_admission::RelPath::new(out.file_name().ok_or_else(no_name)?)?;
-    let folder = open_or_create(out.parent().ok_or_else(no_name)?, 0o755)?;
+    // Not created: a failure would leave it behind.
+    let folder = Root::open(out.parent().ok_or_else(no_name)?)?;
+    if folder.try_stat(&file_name).map_or(true, |found| found.is_some()) {
+        return Err(b70_admission::Error::Exists { path: out }.into());
+    }
+    let [k, n] = entry.identity.tensor_shape;
+    let size = layout.source_len(MatrixShape { k, n })?;
     let mut temp = TempFile::create(&folder)?;
-    temp.reserve(entry.source_tensor.size_bytes)?;
-    for_each_band(set.root(), entry, layout, pool, progress, |_, _, rows| {
+    temp.reserve(size)?;
+    for_each_band(set.root(), entry, layout, working_set, pool, progress, |_, _, rows| {
         temp.write_all(rows)?;
         Ok(true)
     })?;

@@ -172,6 +172,9 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
         Err(error) => return Err(error),
     };
     check_documents(&document, layout, options.expectation, &mut failures)?;
+    if let Some(named) = set.named_key().filter(|_| options.expectation.set_key.is_none()) {
+        failures.equal("set-key", "the folder's name", &named, &document.key);
+    }
     check_files(set, &document, layout, &mut failures)?;
     let mut checked_bytes = 0;
     if options.depth == Depth::Deep {
@@ -218,10 +221,8 @@ pub(crate) fn check_documents(
     failures: &mut Failures,
 ) -> Result<(), PackError> {
     let descriptor = layout.descriptor();
-    let prefix = prefix_of(&document.format);
-    if prefix.is_none() {
-        failures.add("set-format", format!("format is {:?}, expected <prefix>-pack-set-v2", document.format));
-    }
+    let prefix = prefix_of(document);
+    failures.equal("set-format", "format", &document.format, &format!("{prefix}-pack-set-v2"));
     failures.equal("set-format", "schema_version", &document.schema_version, &1);
     failures.equal("set-format", "status", &document.status.as_str(), &"ready");
     if document.evidence_class != EvidenceClass::DevelopmentInitializationCacheOnly {
@@ -238,6 +239,21 @@ pub(crate) fn check_documents(
         &identity.target_model_sha256,
         &document.source_model.sha256,
     );
+    // Any other set than the lab's names its layout, and the lab's prefix is never written out.
+    let named = identity.format_prefix.is_some();
+    if identity.format_prefix.as_deref() == Some(LAB_FORMAT_PREFIX) {
+        failures.add(
+            "set-format",
+            format!("identity.format_prefix is {LAB_FORMAT_PREFIX:?}, which is implied by its absence"),
+        );
+    }
+    let layout_name = named.then_some(descriptor.name);
+    if identity.layout_name.as_deref() != layout_name {
+        failures.add(
+            "layout-contract",
+            format!("identity.layout_name is {:?}, expected {layout_name:?}", identity.layout_name),
+        );
+    }
     if let Some(expected) = expectation.model_sha256 {
         failures.equal("target-model-sha256", "the model's SHA-256", &identity.target_model_sha256, &expected);
     }
@@ -258,16 +274,17 @@ pub(crate) fn check_documents(
     if found != layout_record(descriptor) {
         failures.add("layout-contract", format!("layout is {found:?}, expected {:?}", layout_record(descriptor)));
     }
-    check_tensors(document, layout, prefix.unwrap_or_default(), failures)?;
+    check_tensors(document, layout, prefix, failures)?;
     let index = &document.runtime_index;
     failures.equal("runtime-index-contract", "runtime_index.path", &index.path.as_str(), &INDEX_FILE);
-    let index_format = format!("{}-runtime-index-v1", prefix.unwrap_or_default());
+    let index_format = format!("{prefix}-runtime-index-v1");
     failures.equal("runtime-index-contract", "runtime_index.format", &index.format, &index_format);
     Ok(())
 }
 
-pub(crate) fn prefix_of(format: &str) -> Option<&str> {
-    format.strip_suffix("-pack-set-v2").filter(|prefix| !prefix.is_empty())
+/// The prefix of a set's format names. The identity decides, since the set key is its hash; the lab's sets name none.
+pub(crate) fn prefix_of(document: &PackSet) -> &str {
+    document.identity.format_prefix.as_deref().unwrap_or(LAB_FORMAT_PREFIX)
 }
 
 fn check_tensors(
@@ -409,7 +426,7 @@ fn check_index(
     failures.equal("runtime-index-size", "the index's size", &(bytes.len() as u64), &record.size_bytes);
     failures.equal(IDENTITY, "the index's SHA-256", &Sha256Hex::of(&bytes), &record.sha256);
     let expected = runtime_index(
-        prefix_of(&document.format).unwrap_or_default(),
+        prefix_of(document),
         document.key,
         document.source_model.sha256,
         layout.descriptor(),

@@ -69,7 +69,7 @@ pub enum EmulateError {
 ///
 /// let shape = MatrixShape { k: 32, n: 16 };
 /// // 16 rows of one block: d = 1.0 (fp16 0x3c00), all codes 9, that is +1.
-/// let weights = [[&[0x00, 0x3c][..], &[0x99; 16]].concat(); 16].concat();
+/// let weights = [&[0x00, 0x3c][..], &[0x99; 16]].concat().repeat(16);
 /// let mut payload = vec![0; weights.len()];
 /// Xe2DpasV2::new().pack(shape, &weights, &mut payload, Threads::One)?;
 /// // One activation row: d = 0.5, s = 0.5 · 64 = 32, all quants 2.
@@ -168,9 +168,9 @@ struct Term<'a> {
 
 fn accumulate<'a>(order: Accumulation, blocks: impl Iterator<Item = Term<'a>>) -> f32 {
     match order {
-        Accumulation::Contract => blocks
-            .fold(0.0, |sum, term| sum + term.d_w.to_f64() * term.input.d.to_f64() * f64::from(term.dot))
-            as f32,
+        Accumulation::Contract => {
+            blocks.fold(0.0, |sum, term| sum + term.d_w.to_f64() * term.input.d.to_f64() * f64::from(term.dot)) as f32
+        }
         Accumulation::BlockOrderF32 => {
             blocks.fold(0.0, |sum, term| sum + term.dot as f32 * term.d_w.to_f32() * term.input.d.to_f32())
         }

@@ -54,9 +54,7 @@ pub mod reference;
 mod selftest;
 mod vectors;
 
-pub use geometry::{
-    BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, SIGN_XOR, TILE_QUANT_BYTES, TILE_ROWS, TILE_SCALE_BYTES,
-};
+pub use geometry::{BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, SIGN_XOR, TILE_QUANT_BYTES, TILE_ROWS, TILE_SCALE_BYTES};
 pub use kernels::{Kernel, KernelError};
 pub use layout::{DESCRIPTOR, Xe2DpasV2};
 pub use selftest::{BOUNDARY_SHAPES, Failure, Fault, KernelReport, SelfTest, SkippedKernel, self_test};

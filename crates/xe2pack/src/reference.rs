@@ -41,8 +41,7 @@ pub fn unpack(shape: MatrixShape, payload: &[u8], source: &mut [u8]) -> Result<(
             let stored = get_nibble(payload, g.nibble_index(n, k)) ^ 8;
             let (b, c) = (k / BLOCK_ELEMENTS, k % BLOCK_ELEMENTS);
             let byte = (g.source_block_offset(n, b) + 2 + c % 16) as usize;
-            source[byte] =
-                if c < 16 { (source[byte] & 0xf0) | stored } else { (source[byte] & 0x0f) | (stored << 4) };
+            source[byte] = if c < 16 { (source[byte] & 0xf0) | stored } else { (source[byte] & 0x0f) | (stored << 4) };
         }
         for b in 0..g.k_blocks() {
             let (from, to) = (g.scale_offset(b, n) as usize, g.source_block_offset(n, b) as usize);

@@ -4,9 +4,8 @@ mod common;
 
 use b70_packset::{LayoutError, MatrixShape};
 use b70_xe2pack::emulate::{self, Accumulation, EmulateError};
-use common::{packed_by_reference, random_bytes};
+use common::{packed_by_reference, random_bytes, sha256};
 use half::f16;
-use sha2::{Digest, Sha256};
 
 /// MT19937 seeded as `CPython`'s `random.seed(integer)` does for one 32-bit word.
 struct Python {
@@ -70,12 +69,20 @@ fn largest(block: &[f64]) -> f64 {
     block.iter().fold(0.0, |max, x| max.max(x.abs()))
 }
 
+/// Rounds to the nearest fp16, ties to even. `f16::from_f64` drops the low half of the mantissa before it rounds, which
+/// turns values just above a tie into ties; here the rounding is done in f64 and the conversion is exact.
+fn to_f16(x: f64) -> f16 {
+    let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let quantum = 2f64.powi((exponent - 10).max(-24));
+    f16::from_f64((x / quantum).round_ties_even() * quantum)
+}
+
 /// Symmetric Q4_0 of the golden contract: d = max|x|/7.
 fn q4_0(block: &[f64]) -> Vec<u8> {
     let max = largest(block);
     let d = if max == 0.0 { 1.0 / 7.0 } else { max / 7.0 };
     let code = |x: f64| ((x / d).round_ties_even().clamp(-8.0, 7.0) + 8.0) as u8;
-    let mut bytes = f16::from_f64(d).to_le_bytes().to_vec();
+    let mut bytes = to_f16(d).to_le_bytes().to_vec();
     bytes.extend((0..16).map(|j| code(block[j]) | (code(block[j + 16]) << 4)));
     bytes
 }
@@ -85,10 +92,10 @@ fn q8_1(block: &[f64]) -> Vec<u8> {
     let max = largest(block);
     let d = if max == 0.0 { 1.0 / 127.0 } else { max / 127.0 };
     let quants: Vec<i8> = block.iter().map(|x| (x / d).round_ties_even().clamp(-128.0, 127.0) as i8).collect();
-    let half_d = f16::from_f64(d);
+    let half_d = to_f16(d);
     let sum: i32 = quants.iter().map(|q| i32::from(*q)).sum();
     let mut bytes = half_d.to_le_bytes().to_vec();
-    bytes.extend(f16::from_f64(half_d.to_f64() * f64::from(sum)).to_le_bytes());
+    bytes.extend(to_f16(half_d.to_f64() * f64::from(sum)).to_le_bytes());
     bytes.extend(quants.iter().map(|q| q.cast_unsigned()));
     bytes
 }
@@ -97,10 +104,6 @@ fn tensor(seed: u32, bound: f64, elements: usize, quantise: fn(&[f64]) -> Vec<u8
     let mut random = Python::new(seed);
     let values: Vec<f64> = (0..elements).map(|_| random.uniform(bound)).collect();
     values.chunks(32).flat_map(quantise).collect()
-}
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The published golden set (K 5120, N 256, seed 270036): from the packed weights the emulated consumer must give the

@@ -6,9 +6,8 @@ use std::path::Path;
 
 use b70_packset::{Layout, MatrixShape, Threads};
 use b70_xe2pack::{Xe2DpasV2, source_pattern, vectors};
-use common::{kernels, packed_by_reference};
+use common::{kernels, packed_by_reference, sha256};
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 /// (K, N, SHA-256 of the source, SHA-256 of the payload), from an implementation in another language.
 const ANSWERS: [(u64, u64, &str, &str); 5] = [
@@ -43,10 +42,6 @@ const ANSWERS: [(u64, u64, &str, &str); 5] = [
         "16d30d2d85b2de89e2ddf4b72020db94fb18ce1bc058bdf575be7c0fa3270093",
     ),
 ];
-
-fn sha256(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 #[test]
 fn every_kernel_gives_the_known_bytes() {

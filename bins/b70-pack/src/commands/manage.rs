@@ -3,6 +3,8 @@ use std::path::Path;
 use b70_cli::{CliError, Output, Style, Ui, bytes_text};
 use b70_packset::SetState;
 
+use crate::context::shown;
+
 pub(crate) fn list(ui: &Ui, cache_root: &Path) -> Result<Output, CliError> {
     let list = b70_packset::list(cache_root)?;
     let mut text = format!("{} sets under {}\n", list.sets.len(), list.cache_root.display());
@@ -14,11 +16,11 @@ pub(crate) fn list(ui: &Ui, cache_root: &Path) -> Result<Output, CliError> {
         };
         text.push_str(&format!("  {}  {state}", row.set_key));
         if let (Some(count), Some(bytes), Some(model)) = (row.tensor_count, row.payload_size_bytes, &row.model) {
-            let plan = row.plan.as_deref().unwrap_or("plan not recorded");
-            text.push_str(&format!("  {count} tensors, {}, {plan}, of {model}", bytes_text(bytes)));
+            let plan = shown(row.plan.as_deref().unwrap_or("plan not recorded"));
+            text.push_str(&format!("  {count} tensors, {}, {plan}, of {}", bytes_text(bytes), shown(model)));
         }
         if let Some(problem) = &row.problem {
-            text.push_str(&format!("  {problem}"));
+            text.push_str(&format!("  {}", shown(problem)));
         }
         text.push('\n');
     }

@@ -6,7 +6,7 @@ use b70_manifest::Sha256Hex;
 use b70_packset::{InspectStatus, Inspection, Model, Plan};
 use b70_xe2pack::Xe2DpasV2;
 
-use crate::context;
+use crate::context::{self, shown};
 
 pub(crate) fn inspect(ui: &Ui, model: &Path, plan: &str) -> Result<Output, CliError> {
     let layout = Xe2DpasV2::new();
@@ -23,7 +23,7 @@ fn inspection_text(ui: &Ui, inspection: &Inspection) -> String {
     let gguf = &inspection.gguf;
     let mut text = format!(
         "{}\n  GGUF version {}, {} tensors, {} metadata entries, alignment {}, data at {}, {}\n",
-        ui.paint(Style::Strong, &inspection.model.display().to_string()),
+        ui.paint(Style::Strong, &shown(&inspection.model.display().to_string())),
         gguf.version,
         gguf.tensor_count,
         gguf.metadata_count,
@@ -41,16 +41,20 @@ fn inspection_text(ui: &Ui, inspection: &Inspection) -> String {
     for tensor in &inspection.tensors {
         text.push_str(&format!(
             "  slot {:>4}  {}  {:?}  at {}, {} bytes\n",
-            tensor.slot, tensor.name, tensor.shape, tensor.offset, tensor.size_bytes
+            tensor.slot,
+            shown(&tensor.name),
+            tensor.shape,
+            tensor.offset,
+            tensor.size_bytes
         ));
     }
     for tensor in &inspection.skipped {
-        let line = format!("  left out   {}  {:?}: {}", tensor.name, tensor.shape, tensor.reason);
+        let line = format!("  left out   {}  {:?}: {}", shown(&tensor.name), tensor.shape, shown(&tensor.reason));
         text.push_str(&ui.paint(Style::Dim, &line));
         text.push('\n');
     }
     for problem in &inspection.problems {
-        text.push_str(&format!("  {} {problem}\n", ui.paint(Style::Bad, "problem:")));
+        text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, "problem:"), shown(problem)));
     }
     text
 }
@@ -118,7 +122,7 @@ pub(crate) fn unpack(
         "{} {} bytes of {} to {}\n  SHA-256 {} (that of the source tensor)",
         ui.paint(Style::Good, "wrote"),
         unpacked.size_bytes,
-        unpacked.tensor,
+        shown(&unpacked.tensor),
         unpacked.path.display(),
         unpacked.sha256
     );

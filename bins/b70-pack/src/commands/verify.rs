@@ -6,7 +6,7 @@ use b70_manifest::Sha256Hex;
 use b70_packset::{Depth, Expectation, Model, RequirementOutcome, Verification, VerifyOptions, VerifyStatus};
 use b70_xe2pack::Xe2DpasV2;
 
-use crate::context;
+use crate::context::{self, shown};
 
 pub(crate) fn verify(
     ui: &Ui,
@@ -62,7 +62,7 @@ fn text(ui: &Ui, verification: &Verification) -> String {
         verification.manifest.display()
     );
     for failure in &verification.details {
-        text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, &failure.code), failure.detail));
+        text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, &shown(&failure.code)), shown(&failure.detail)));
     }
     for requirement in &verification.requirements {
         let outcome = match requirement.outcome {
@@ -70,7 +70,11 @@ fn text(ui: &Ui, verification: &Verification) -> String {
             RequirementOutcome::NotMet => ui.paint(Style::Bad, "NOT MET"),
             RequirementOutcome::NotCheckable => ui.paint(Style::Warn, "not checkable"),
         };
-        text.push_str(&format!("  requirement {}: {outcome}; {}\n", requirement.name, requirement.detail));
+        text.push_str(&format!(
+            "  requirement {}: {outcome}; {}\n",
+            shown(&requirement.name),
+            shown(&requirement.detail)
+        ));
     }
     text
 }

@@ -189,6 +189,9 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Resul
                 } else if filesystem != receipt.filesystem {
                     void.push(Reason::OtherFileSystem { recorded: receipt.filesystem, found: filesystem });
                 }
+                if in_memory && identity.mnt_id.is_none() {
+                    void.push(Reason::NoMountId { name: name.clone() });
+                }
                 let changes = listed.identity.differences(&identity, scope);
                 if !changes.is_empty() {
                     void.push(Reason::IdentityChanged { name, changes });

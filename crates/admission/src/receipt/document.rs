@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize as _;
 
-use super::{RULE, Reason, Receipt};
-use crate::digest::Blake3;
+use super::{DirectoryHint, Evidence, RULE, Reason, Receipt, ReceiptFile};
+use crate::digest::{Blake3, Content};
 use crate::error::{Error, Result};
-use crate::identity::FileIdentity;
+use crate::identity::{Boot, FileIdentity, FileSystem};
 use crate::path::{RelPath, Root, read_bounded};
 use crate::publish::{Published, replace_bytes};
 
@@ -29,6 +29,39 @@ impl Receipt {
             .serialize(&mut serde_json::Serializer::new(std::io::BufWriter::new(&mut hasher)))
             .expect("a receipt has string keys only and a hasher takes every byte");
         Blake3(*hasher.finalize().as_bytes())
+    }
+
+    /// What a document that is itself believed states of the subject's files, in the form [`admit`](super::admit) takes:
+    /// `contents` stand in the order of the subject. The identities in it hold for no file, so nothing is trusted unread;
+    /// but a file whose BLAKE3 is the stated one needs no SHA-256.
+    ///
+    /// Errors: the boot or the file system cannot be asked for.
+    pub fn stated(subject: &super::Subject<'_>, contents: &[Content]) -> Result<Self> {
+        let root = FileIdentity::of(subject.root, subject.root.path())?;
+        let nowhere = FileIdentity { ino: 0, ..root };
+        let mut receipt = Self {
+            schema_version: 2,
+            format: subject.format.to_owned(),
+            rule: RULE.to_owned(),
+            bindings: subject.bindings.clone(),
+            boot: Boot::now()?,
+            filesystem: FileSystem::of(subject.root, subject.root.path())?,
+            fine_stamps: false,
+            directory: DirectoryHint { ino: 0, mtime_ns: 0, ctime_ns: 0 },
+            files: Vec::new(),
+            validated_bytes: 0,
+            checksum_blake3: Blake3([0; 32]),
+        };
+        for (expected, content) in subject.files.iter().zip(contents) {
+            receipt.files.push(ReceiptFile {
+                name: expected.name.clone(),
+                sha256: content.sha256,
+                blake3: content.blake3,
+                identity: FileIdentity { size: content.size, ..nowhere },
+                evidence: Evidence::None,
+            });
+        }
+        Ok(receipt)
     }
 
     /// The document's bytes.

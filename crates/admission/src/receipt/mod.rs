@@ -232,6 +232,7 @@ pub enum Reason {
     SeveralFileSystems { name: String },
     OpenForWriting { name: String },
     NoLeaseEvidence { name: String, why: String },
+    NoMountId { name: String },
     ChangeInTheFuture { name: String, ahead_ms: i64 },
     ForeignClock { off_ms: i64 },
     NotQuiet { name: String, changed_ms_ago: i64 },
@@ -283,6 +284,12 @@ impl fmt::Display for Reason {
             Self::OpenForWriting { name } => write!(f, "{name}: a process has it open or mapped for writing"),
             Self::NoLeaseEvidence { name, why } => {
                 write!(f, "{name}: the kernel does not say whether it is being written ({why})")
+            }
+            Self::NoMountId { name } => {
+                write!(
+                    f,
+                    "{name}: this kernel has no unique mount ids (Linux 6.8), without which files in memory can be mistaken"
+                )
             }
             Self::ChangeInTheFuture { name, ahead_ms } => write!(f, "{name}: changed {ahead_ms} ms in the future"),
             Self::ForeignClock { off_ms } => {

@@ -129,7 +129,17 @@ struct Begun {
 }
 
 fn lease(file: &File, filesystem: &FileSystem, name: &str, reasons: &mut Vec<Reason>) -> Evidence {
-    match probe_lease(file.as_fd()) {
+    // Between fork and exec a child of any thread holds copies of all handles, also of one that was just closed: a
+    // refusal counts only if it lasts. A later success is as good a proof, since the looks come after it.
+    let mut probe = probe_lease(file.as_fd());
+    for _ in 0..3 {
+        if probe != LeaseProbe::Writers {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        probe = probe_lease(file.as_fd());
+    }
+    match probe {
         LeaseProbe::NoWriters => return Evidence::Lease,
         LeaseProbe::Writers => reasons.push(Reason::OpenForWriting { name: name.to_owned() }),
         LeaseProbe::NoAnswer(e) if filesystem.kind.in_memory() => {
@@ -156,6 +166,10 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
         let FileSystem { kind, f_type, .. } = filesystem;
         reasons.push(Reason::FileSystemDenied { name, kind, f_type });
         return Ok(Begun { file, path, identity: first, filesystem, evidence: Evidence::None, reasons });
+    }
+    if filesystem.kind.in_memory() && first.mnt_id.is_none() {
+        // Two tmpfs mounts can give different files the same device and inode numbers.
+        reasons.push(Reason::NoMountId { name: name.clone() });
     }
     let evidence = lease(&file, &filesystem, &name, &mut reasons);
     // This look is what makes the next change visible on file systems with fine stamps, and what must be old enough

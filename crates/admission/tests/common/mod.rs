@@ -1,5 +1,6 @@
 //! What the integration tests share: scratch folders on disk and in memory, and children that are this very test.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::print_stdout, reason = "children answer on stdout, and skipped tests say so")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -52,8 +53,11 @@ pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
+/// Paths and, for regular files, their content.
+pub(crate) type Tree = Vec<(PathBuf, Option<Vec<u8>>)>;
+
 /// Every path beneath `dir` with its content, found by an ordinary walk: what is really there.
-pub(crate) fn tree(dir: &Path) -> Vec<(PathBuf, Option<Vec<u8>>)> {
+pub(crate) fn tree(dir: &Path) -> Tree {
     let mut found = Vec::new();
     let mut pending = vec![dir.to_path_buf()];
     while let Some(current) = pending.pop() {

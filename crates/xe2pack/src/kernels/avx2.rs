@@ -1,4 +1,10 @@
 //! 256-bit vectors: two rows, four apart, in one register; eight rows transposed at a time.
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
 
 use std::arch::x86_64::*;
@@ -46,14 +52,14 @@ impl Vector for Avx2 {
         // multiple of 32 below 256.
         unsafe {
             for half in 0..2 {
-                let row = |i: usize| {
-                    let first = source.add((half * 8 + i) * stride + 2);
-                    words(_mm256_inserti128_si256::<1>(
-                        _mm256_castsi128_si256(_mm_loadu_si128(first.cast())),
-                        _mm_loadu_si128(first.add(4 * stride).cast()),
-                    ))
-                };
-                for (group, words) in transpose([row(0), row(1), row(2), row(3)]).into_iter().enumerate() {
+                let first = source.add(half * 8 * stride + 2);
+                let rows = [
+                    words(load_rows(first, stride)),
+                    words(load_rows(first.add(stride), stride)),
+                    words(load_rows(first.add(2 * stride), stride)),
+                    words(load_rows(first.add(3 * stride), stride)),
+                ];
+                for (group, words) in transpose(rows).into_iter().enumerate() {
                     let target = quants.add(group * 64 + half * 32).cast();
                     if STREAM { _mm256_stream_si256(target, words) } else { _mm256_store_si256(target, words) }
                 }
@@ -69,8 +75,13 @@ impl Vector for Avx2 {
         // SAFETY: as in `pack_tile`, with inputs and outputs exchanged.
         unsafe {
             for half in 0..2 {
-                let group = |g: usize| _mm256_loadu_si256(quants.add(g * 64 + half * 32).cast());
-                let rows = transpose([group(0), group(1), group(2), group(3)]);
+                let first = quants.add(half * 32);
+                let rows = transpose([
+                    _mm256_loadu_si256(first.cast()),
+                    _mm256_loadu_si256(first.add(64).cast()),
+                    _mm256_loadu_si256(first.add(128).cast()),
+                    _mm256_loadu_si256(first.add(192).cast()),
+                ]);
                 for (i, row) in rows.into_iter().enumerate() {
                     let (first, pair) = (target.add((half * 8 + i) * pitch + 2), bytes(row));
                     _mm_storeu_si128(first.cast(), _mm256_castsi256_si128(pair));
@@ -89,6 +100,18 @@ impl Vector for Avx2 {
                 _mm256_stream_si256(target.add(at).cast(), _mm256_loadu_si256(source.add(at).cast()));
             }
         }
+    }
+}
+
+/// The 16 bytes at `first` and at 4 strides from it.
+#[inline(always)]
+unsafe fn load_rows(first: *const u8, stride: usize) -> __m256i {
+    // SAFETY: 16 bytes are readable at both places, by the caller's promise.
+    unsafe {
+        _mm256_inserti128_si256::<1>(
+            _mm256_castsi128_si256(_mm_loadu_si128(first.cast())),
+            _mm_loadu_si128(first.add(4 * stride).cast()),
+        )
     }
 }
 

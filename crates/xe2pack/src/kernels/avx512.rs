@@ -1,4 +1,10 @@
 //! 512-bit vectors: four rows, four apart, in one register; a whole tile in four.
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
 
 use std::arch::x86_64::*;
@@ -44,8 +50,14 @@ impl Vector for Avx512 {
     unsafe fn pack_tile<const STREAM: bool>(source: *const u8, stride: usize, quants: *mut u8, scales: *mut u8) {
         // SAFETY: rows and outputs are the caller's promise.
         unsafe {
-            let row = |i: usize| words(load_rows(source.add(i * stride + 2), stride));
-            store_groups::<STREAM>(transpose([row(0), row(1), row(2), row(3)]), quants);
+            let first = source.add(2);
+            let rows = [
+                words(load_rows(first, stride)),
+                words(load_rows(first.add(stride), stride)),
+                words(load_rows(first.add(2 * stride), stride)),
+                words(load_rows(first.add(3 * stride), stride)),
+            ];
+            store_groups::<STREAM>(transpose(rows), quants);
             let (low, high) = load_scales(source, stride);
             _mm_storeu_si128(scales.cast(), low);
             _mm_storeu_si128(scales.add(16).cast(), high);
@@ -122,7 +134,14 @@ pub(super) unsafe fn store_groups<const STREAM: bool>(groups: [__m512i; 4], quan
 #[inline(always)]
 pub(super) unsafe fn load_groups(quants: *const u8) -> [__m512i; 4] {
     // SAFETY: the caller's promise.
-    unsafe { [0, 64, 128, 192].map(|at| _mm512_loadu_si512(quants.add(at).cast())) }
+    unsafe {
+        [
+            _mm512_loadu_si512(quants.cast()),
+            _mm512_loadu_si512(quants.add(64).cast()),
+            _mm512_loadu_si512(quants.add(128).cast()),
+            _mm512_loadu_si512(quants.add(192).cast()),
+        ]
+    }
 }
 
 /// In each quarter, four rows of four words to four groups of four lanes, and back. With rows four apart in a register

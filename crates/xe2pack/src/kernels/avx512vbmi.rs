@@ -1,5 +1,11 @@
 //! As [`super::avx512`], with VBMI's multishift: one instruction picks any eight bits of a 64-bit lane for each byte, so
 //! that regrouping nibbles takes two of them and a bit selection instead of shifts, selections and a byte shuffle.
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
 
 use std::arch::x86_64::*;
@@ -47,9 +53,15 @@ impl Vector for Avx512Vbmi {
     unsafe fn pack_tile<const STREAM: bool>(source: *const u8, stride: usize, quants: *mut u8, scales: *mut u8) {
         // SAFETY: rows and outputs are the caller's promise.
         unsafe {
-            let row = |i: usize| words(load_rows(source.add(i * stride + 2), stride));
+            let first = source.add(2);
+            let rows = [
+                words(load_rows(first, stride)),
+                words(load_rows(first.add(stride), stride)),
+                words(load_rows(first.add(2 * stride), stride)),
+                words(load_rows(first.add(3 * stride), stride)),
+            ];
             // `words` leaves a row as groups 0, 2, 1, 3.
-            let [g0, g2, g1, g3] = transpose([row(0), row(1), row(2), row(3)]);
+            let [g0, g2, g1, g3] = transpose(rows);
             store_groups::<STREAM>([g0, g1, g2, g3], quants);
             let (low, high) = load_scales(source, stride);
             _mm_storeu_si128(scales.cast(), low);

@@ -161,7 +161,7 @@ impl Kernel {
 
     /// Packs a whole tensor. Checks the lengths of both buffers.
     pub(crate) fn pack(
-        &self,
+        self,
         geometry: &Geometry,
         source: &[u8],
         payload: &mut [u8],
@@ -189,7 +189,7 @@ impl Kernel {
 
     /// Unpacks a whole tensor. Checks the lengths of both buffers.
     pub(crate) fn unpack(
-        &self,
+        self,
         geometry: &Geometry,
         payload: &[u8],
         source: &mut [u8],
@@ -209,7 +209,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn pack_part(&self, rows: &[u8], out: &mut TilesMut<'_>) {
+    fn pack_part(self, rows: &[u8], out: &mut TilesMut<'_>) {
         match self.0 {
             Isa::Scalar => scalar::pack(rows, out),
             #[cfg(target_arch = "x86_64")]
@@ -223,7 +223,7 @@ impl Kernel {
         }
     }
 
-    fn unpack_part(&self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
+    fn unpack_part(self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
         match self.0 {
             Isa::Scalar => scalar::unpack(payload, first_tile, rows),
             #[cfg(target_arch = "x86_64")]

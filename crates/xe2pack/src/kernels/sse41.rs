@@ -1,4 +1,10 @@
 //! 128-bit vectors: a row's 16 bytes in one register, four rows transposed at a time.
+#![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
+#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
 
 use std::arch::x86_64::*;
@@ -45,8 +51,14 @@ impl Vector for Sse41 {
         // multiple of 16 below 256.
         unsafe {
             for quad in 0..4 {
-                let row = |i: usize| words(_mm_loadu_si128(source.add((quad * 4 + i) * stride + 2).cast()));
-                for (group, words) in transpose([row(0), row(1), row(2), row(3)]).into_iter().enumerate() {
+                let first = source.add(quad * 4 * stride + 2);
+                let rows = [
+                    words(_mm_loadu_si128(first.cast())),
+                    words(_mm_loadu_si128(first.add(stride).cast())),
+                    words(_mm_loadu_si128(first.add(2 * stride).cast())),
+                    words(_mm_loadu_si128(first.add(3 * stride).cast())),
+                ];
+                for (group, words) in transpose(rows).into_iter().enumerate() {
                     let target = quants.add(group * 64 + quad * 16).cast();
                     if STREAM { _mm_stream_si128(target, words) } else { _mm_store_si128(target, words) }
                 }
@@ -62,8 +74,13 @@ impl Vector for Sse41 {
         // SAFETY: as in `pack_tile`, with inputs and outputs exchanged.
         unsafe {
             for quad in 0..4 {
-                let group = |g: usize| _mm_loadu_si128(quants.add(g * 64 + quad * 16).cast());
-                let rows = transpose([group(0), group(1), group(2), group(3)]);
+                let first = quants.add(quad * 16);
+                let rows = transpose([
+                    _mm_loadu_si128(first.cast()),
+                    _mm_loadu_si128(first.add(64).cast()),
+                    _mm_loadu_si128(first.add(128).cast()),
+                    _mm_loadu_si128(first.add(192).cast()),
+                ]);
                 for (i, row) in rows.into_iter().enumerate() {
                     _mm_storeu_si128(target.add((quad * 4 + i) * pitch + 2).cast(), bytes(row));
                 }
@@ -91,6 +108,7 @@ impl Vector for Sse41 {
 pub(super) unsafe fn load_scales(source: *const u8, stride: usize) -> (__m128i, __m128i) {
     // SAFETY: the caller's promise.
     unsafe {
+        // A closure without intrinsics: it is inlined into whatever instruction set the caller has.
         let d = |row: usize| i32::from(source.add(row * stride).cast::<i16>().read_unaligned());
         let mut low = _mm_cvtsi32_si128(d(0));
         low = _mm_insert_epi16::<1>(low, d(1));
@@ -120,7 +138,7 @@ pub(super) unsafe fn load_scales(source: *const u8, stride: usize) -> (__m128i, 
 pub(super) unsafe fn store_scales(scales: *const u8, target: *mut u8, pitch: usize) {
     for row in 0..ROWS {
         // SAFETY: the caller's promise.
-        unsafe { target.add(row * pitch).cast::<u16>().write_unaligned(scales.cast::<u16>().add(row).read_unaligned()) };
+        unsafe { std::ptr::copy_nonoverlapping(scales.add(row * 2), target.add(row * pitch), 2) };
     }
 }
 

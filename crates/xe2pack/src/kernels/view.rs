@@ -71,13 +71,13 @@ impl<'a> Tiles<'a> {
     }
 
     /// The quants of `count` tiles from `t` in block `b`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn quants(&self, b: usize, t: usize, count: usize) -> &'a [u8] {
         &self.payload[self.dims.quants(b, t, count)]
     }
 
     /// The scales of `count` tiles from `t` in block `b`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn scales(&self, b: usize, t: usize, count: usize) -> &'a [u8] {
         &self.payload[self.dims.scales(b, t, count)]
     }
@@ -128,27 +128,27 @@ impl<'a> TilesMut<'a> {
     }
 
     /// The quants of `count` tiles from `t` in block `b`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn quants(&mut self, b: usize, t: usize, count: usize) -> &mut [u8] {
         self.assert_owned(b, t, count);
         self.bytes(self.dims.quants(b, t, count))
     }
 
     /// The scales of `count` tiles from `t` in block `b`.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn scales(&mut self, b: usize, t: usize, count: usize) -> &mut [u8] {
         self.assert_owned(b, t, count);
         self.bytes(self.dims.scales(b, t, count))
     }
 
-    #[inline(always)]
+    #[inline]
     fn assert_owned(&self, b: usize, t: usize, count: usize) {
         assert!(b < self.dims.k_blocks, "block within the tensor");
         assert!(t >= self.tiles.start && t <= self.tiles.end && count <= self.tiles.end - t, "tiles of this view");
     }
 
     /// `range` must come from `Dims::quants` or `Dims::scales` for tiles that `assert_owned` has accepted.
-    #[inline(always)]
+    #[inline]
     #[expect(unsafe_code, reason = "an exclusive view of strided bytes, which slices cannot express")]
     fn bytes(&mut self, range: Range<usize>) -> &mut [u8] {
         debug_assert!(range.end <= self.dims.payload_len);

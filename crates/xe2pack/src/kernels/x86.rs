@@ -4,6 +4,10 @@
 //! few sequential streams, which the hardware prefetcher follows), a tile's 256 bytes are written as four whole lines
 //! with non-temporal stores (no line is read before it is written, none is cached), and the scales of two tiles are
 //! joined into one line first. `docs/performance-notes/xe2pack.md` records what else was tried.
+#![expect(
+    clippy::inline_always,
+    reason = "only inside a caller that enables the instruction set is the code compiled for it"
+)]
 #![expect(unsafe_code, reason = "raw loads and non-temporal stores; every access is argued below")]
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch, _mm_sfence};
@@ -12,10 +16,8 @@ use super::view::{BLOCK, QUANTS, ROWS, SCALES, Tiles, TilesMut};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Tiles packed together when the payload starts on a line: their scales are one line.
+/// Tiles packed together: their scales have the length of a line.
 const PACK_TILES: usize = 2;
-/// Tiles gathered in L1 when the payload does not start on a line, so that few lines are written in two pieces.
-const STAGE_TILES: usize = 8;
 /// How far ahead in each source row packing prefetches.
 const PACK_AHEAD: usize = 2 * LINE;
 /// Tiles unpacked together; they share a line of scales.
@@ -23,7 +25,7 @@ const UNPACK_TILES: usize = 2;
 /// Blocks of a row gathered in L1 before they are written: 576 bytes, nine lines.
 const UNPACK_BLOCKS: usize = 32;
 /// How many blocks of columns ahead unpacking prefetches.
-const UNPACK_AHEAD: usize = 4;
+const UNPACK_AHEAD: usize = 8;
 
 /// One tile's rearrangement in one instruction set. Every function may only be called on a CPU that has it.
 pub(super) trait Vector {
@@ -104,20 +106,29 @@ unsafe fn pack_lines<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
     }
 }
 
+/// For payloads that do not start on a line: tiles are built in L1, and the bytes after the last whole line wait for the
+/// next pair of tiles, so that only the ends of this part's runs are written in pieces of lines.
+///
 /// # Safety
 /// As [`pack`]; `source` holds whole rows of exactly the tiles of `out`.
 #[inline(always)]
 unsafe fn pack_staged<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
+    const PAIR_QUANTS: usize = PACK_TILES * QUANTS;
+    const PAIR_SCALES: usize = PACK_TILES * SCALES;
     let (dims, tiles) = (out.dims(), out.tiles());
     let tile_rows = ROWS * dims.row_bytes;
-    let mut quants = Aligned([0u8; STAGE_TILES * QUANTS]);
-    let mut scales = Aligned([0u8; STAGE_TILES * SCALES]);
-    for t in tiles.clone().step_by(STAGE_TILES) {
-        let count = STAGE_TILES.min(tiles.end - t);
+    // A line of what came before, then the pair.
+    let mut quants = Aligned([0u8; LINE + PAIR_QUANTS]);
+    let mut scales = Aligned([0u8; LINE + PAIR_SCALES]);
+    let mut before = vec![[[0u8; LINE]; 2]; dims.k_blocks];
+    for t in tiles.clone().step_by(PACK_TILES) {
+        let count = PACK_TILES.min(tiles.end - t);
+        let back = if t == tiles.start { 0 } else { PACK_TILES };
+        let more = t + count < tiles.end;
         let rows = source[(t - tiles.start) * tile_rows..][..count * tile_rows].as_ptr();
-        for b in 0..dims.k_blocks {
-            // SAFETY: block b of each of the `count` tiles' rows lies within `rows`; the stages are aligned and hold
-            // `STAGE_TILES` >= `count` tiles.
+        for (b, [quants_before, scales_before]) in before.iter_mut().enumerate() {
+            // SAFETY: block b of each of the `count` tiles' rows lies within `rows`; after their first line the stages
+            // are aligned and hold `PACK_TILES` >= `count` tiles.
             unsafe {
                 let block = rows.add(b * BLOCK);
                 prefetch_rows(block.wrapping_add(PACK_AHEAD), dims.row_bytes, count * ROWS);
@@ -125,15 +136,40 @@ unsafe fn pack_staged<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
                     V::pack_tile::<false>(
                         block.add(i * tile_rows),
                         dims.row_bytes,
-                        quants.0.as_mut_ptr().add(i * QUANTS),
-                        scales.0.as_mut_ptr().add(i * SCALES),
+                        quants.0.as_mut_ptr().add(LINE + i * QUANTS),
+                        scales.0.as_mut_ptr().add(LINE + i * SCALES),
                     );
                 }
-                stream_copy::<V>(&quants.0[..count * QUANTS], out.quants(b, t, count));
-                stream_copy::<V>(&scales.0[..count * SCALES], out.scales(b, t, count));
+                let target = out.quants(b, t - back, back + count);
+                stream_run::<V>(&mut quants.0, quants_before, count * QUANTS, target, back * QUANTS, more);
+                let target = out.scales(b, t - back, back + count);
+                stream_run::<V>(&mut scales.0, scales_before, count * SCALES, target, back * SCALES, more);
             }
         }
     }
+}
+
+/// Writes `len` new bytes, staged after the first line of `stage`, to `target[at..]`, up to the last whole line if there
+/// is `more` to come. What an earlier call held back is in `before`; what this one holds back is left there.
+///
+/// # Safety
+/// The CPU has the instruction set of `V`.
+#[inline(always)]
+unsafe fn stream_run<V: Vector>(
+    stage: &mut [u8],
+    before: &mut [u8; LINE],
+    len: usize,
+    target: &mut [u8],
+    at: usize,
+    more: bool,
+) {
+    let end = target.as_ptr().addr() + at + len;
+    let held = if at == 0 { 0 } else { (end - len) % LINE };
+    let hold = if more { end % LINE } else { 0 };
+    stage[..LINE].copy_from_slice(before);
+    // SAFETY: the caller's promise.
+    unsafe { stream_copy::<V>(&stage[LINE - held..LINE + len - hold], &mut target[at - held..at + len - hold]) };
+    before.copy_from_slice(&stage[len..len + LINE]);
 }
 
 /// Unpacks the tiles from `first_tile` on into `rows`, which starts at the first row of that tile.
@@ -142,10 +178,12 @@ unsafe fn pack_staged<V: Vector>(source: &[u8], out: &mut TilesMut<'_>) {
 /// The CPU has the instruction set of `V`.
 #[inline(always)]
 pub(super) unsafe fn unpack<V: Vector>(payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-    const PITCH: usize = UNPACK_BLOCKS * BLOCK;
+    // Of each row, a line of what came before, then a run of blocks.
+    const PITCH: usize = LINE + UNPACK_BLOCKS * BLOCK;
     let dims = payload.dims();
     let tile_rows = ROWS * dims.row_bytes;
     assert!(rows.len().is_multiple_of(tile_rows), "whole tiles");
+    #[expect(clippy::large_stack_arrays, reason = "20 KiB, sized for the first-level cache")]
     let mut stage = Aligned([0u8; UNPACK_TILES * ROWS * PITCH]);
     for (i, rows) in rows.chunks_mut(UNPACK_TILES * tile_rows).enumerate() {
         let (t, count) = (first_tile + i * UNPACK_TILES, rows.len() / tile_rows);
@@ -159,17 +197,26 @@ pub(super) unsafe fn unpack<V: Vector>(payload: Tiles<'_>, first_tile: usize, ro
                 }
                 for i in 0..count {
                     // SAFETY: the slices span `count` tiles; the stage has 16 rows of PITCH bytes for each of them, and
-                    // b < UNPACK_BLOCKS, so that 18 bytes from b * 18 lie within a row.
+                    // b < UNPACK_BLOCKS, so that 18 bytes from LINE + b * 18 lie within a row.
                     unsafe {
-                        let target = stage.0.as_mut_ptr().add(i * ROWS * PITCH + b * BLOCK);
+                        let target = stage.0.as_mut_ptr().add(i * ROWS * PITCH + LINE + b * BLOCK);
                         V::unpack_tile(quants.as_ptr().add(i * QUANTS), scales.as_ptr().add(i * SCALES), target, PITCH);
                     }
                 }
             }
-            for (row, staged) in rows.chunks_exact_mut(dims.row_bytes).zip(stage.0.chunks_exact(PITCH)) {
-                let len = blocks * BLOCK;
+            let (len, at, more) = (blocks * BLOCK, first * BLOCK, first + blocks < dims.k_blocks);
+            for (row, staged) in rows.chunks_exact_mut(dims.row_bytes).zip(stage.0.chunks_exact_mut(PITCH)) {
+                // Bytes after the last whole line wait for the next run of blocks.
+                let end = row.as_ptr().addr() + at + len;
+                let held = if at == 0 { 0 } else { (end - len) % LINE };
+                let hold = if more { end % LINE } else { 0 };
                 // SAFETY: the instruction set is the caller's promise.
-                unsafe { stream_copy::<V>(&staged[..len], &mut row[first * BLOCK..][..len]) };
+                unsafe {
+                    stream_copy::<V>(&staged[LINE - held..LINE + len - hold], &mut row[at - held..at + len - hold]);
+                }
+                if more {
+                    staged.copy_within(len..len + LINE, 0);
+                }
             }
         }
     }
@@ -192,12 +239,16 @@ unsafe fn stream_copy<V: Vector>(source: &[u8], target: &mut [u8]) {
     // SAFETY: head + 64 * lines <= len, the common length of both; after `head` bytes the target is aligned to 64 (or
     // nothing is left). A shared and an exclusive slice do not overlap.
     unsafe {
-        std::ptr::copy_nonoverlapping(source, target, head);
+        if head > 0 {
+            std::ptr::copy_nonoverlapping(source, target, head);
+        }
         for line in 0..lines {
             let at = head + line * LINE;
             V::stream_line(source.add(at), target.add(at));
         }
-        std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), len - tail);
+        if tail < len {
+            std::ptr::copy_nonoverlapping(source.add(tail), target.add(tail), len - tail);
+        }
     }
 }
 

@@ -1,0 +1,545 @@
+//! Damage of every kind: verify names exactly what is wrong, prepare repairs it, nothing leaves the set's folder.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use common::models::{MINI_NAMES, STANDARD};
+use common::{Lab, edit, flip, overwrite, payload, text, walk};
+use serde_json::{Value, json};
+
+const FIRST: &str = MINI_NAMES[0];
+
+/// One kind of damage: what is done, and the codes of a shallow and (beyond those) of a deep verification.
+struct Case {
+    what: &'static str,
+    tamper: fn(&Path),
+    shallow: &'static [&'static str],
+    deep: &'static [&'static str],
+    /// Whether a repair names the first tensor.
+    tensor: bool,
+    /// The document a repair names.
+    document: Option<&'static str>,
+}
+
+fn manifest(set: &Path, change: impl FnOnce(&mut Value)) {
+    edit(&set.join("manifest.json"), change);
+}
+
+/// A change of the manifest alone.
+macro_rules! document {
+    ($what:literal, [$($code:literal),*], $change:expr) => {
+        Case {
+            what: $what,
+            tamper: |set| manifest(set, $change),
+            shallow: &[$($code),*],
+            deep: &[],
+            tensor: false,
+            document: Some("manifest.json"),
+        }
+    };
+}
+
+fn cases() -> Vec<Case> {
+    let file = |what, tamper, shallow, deep, tensor, document| Case { what, tamper, shallow, deep, tensor, document };
+    const SIZE: &[&str] = &["payload-size:blk.0.ffn_up.weight"];
+    const SHA: &[&str] = &["payload-sha256:blk.0.ffn_up.weight"];
+    const CONTRACT: &[&str] = &["tensor-contract:blk.0.ffn_up.weight"];
+    const INDEX: &[&str] = &["runtime-index-identity", "runtime-index-size"];
+    vec![
+        document!("another format", ["set-format"], |m| m["format"] = json!("mini-pack-set-v3")),
+        document!("another prefix", ["set-format"], |m| m["format"] = json!("other-pack-set-v2")),
+        document!("another version", ["set-format"], |m| m["schema_version"] = json!(2)),
+        document!("another status", ["set-format"], |m| m["status"] = json!("building")),
+        document!("another evidence class", ["set-format"], |m| m["evidence_class"] = json!("diagnostic-only")),
+        document!("promotion claimed", ["set-format"], |m| m["promotion_eligible"] = json!(true)),
+        document!("a field of another type", ["set-format"], |m| m["tensor_count"] = json!("four")),
+        document!("another key", ["runtime-index-identity", "set-key"], |m| m["key"] = json!("0".repeat(64))),
+        document!(
+            "another prefix in the identity",
+            [
+                "runtime-index-contract",
+                "runtime-index-identity",
+                "set-format",
+                "set-key",
+                "tensor-contract:blk.0.ffn_down.weight",
+                "tensor-contract:blk.0.ffn_up.weight",
+                "tensor-contract:blk.1.ffn_down.weight",
+                "tensor-contract:blk.1.ffn_up.weight"
+            ],
+            |m| m["identity"]["format_prefix"] = json!("other")
+        ),
+        document!("another layout name in the identity", ["layout-contract", "set-key"], |m| {
+            m["identity"]["layout_name"] = json!("q4_0-other");
+        }),
+        document!("another model in the identity", ["set-key", "target-model-sha256"], |m| {
+            m["identity"]["target_model_sha256"] = json!("0".repeat(64));
+        }),
+        document!("another architecture", ["set-key", "target-architecture"], |m| {
+            m["identity"]["target_architecture"] = json!("bmg-g21");
+        }),
+        document!("another layout version", ["pack-layout-version", "set-key"], |m| {
+            m["identity"]["pack_layout_version"] = json!(3);
+        }),
+        document!("another layout record", ["layout-contract"], |m| m["layout"]["endianness"] = json!("big")),
+        document!("another count", ["tensor-count"], |m| m["tensor_count"] = json!(5)),
+        document!("another sum", ["tensor-count"], |m| m["payload_size_bytes"] = json!(u64::MAX)),
+        document!("another index path", ["runtime-index-contract"], |m| {
+            m["runtime_index"]["path"] = json!("../runtime-index.tsv");
+        }),
+        document!("another index format", ["runtime-index-contract"], |m| {
+            m["runtime_index"]["format"] = json!("other-runtime-index-v1");
+        }),
+        document!("another index size", ["runtime-index-size"], |m| m["runtime_index"]["size_bytes"] = json!(1)),
+        document!("another index digest", ["runtime-index-identity"], |m| {
+            m["runtime_index"]["sha256"] = json!("0".repeat(64));
+        }),
+        document!("two tensors change places", ["runtime-index-identity", "tensor-key-table"], |m| {
+            m["tensors"].as_array_mut().expect("a list").swap(0, 1);
+        }),
+        document!(
+            "a tensor twice",
+            ["runtime-index-identity", "tensor-count", "tensor-key-table", "tensor-slot-table"],
+            |m| {
+                let first = m["tensors"][0].clone();
+                m["tensors"].as_array_mut().expect("a list").push(first);
+            }
+        ),
+        document!("a key of the table", ["set-key", "tensor-key-table"], |m| {
+            m["identity"]["tensor_keys"][0] = json!("0".repeat(64));
+        }),
+        Case {
+            what: "a tensor's identity",
+            tamper: |set| manifest(set, |m| m["tensors"][0]["identity"]["tensor_shape"] = json!([32, 64])),
+            shallow: &[
+                "runtime-index-identity",
+                "tensor-contract:blk.0.ffn_up.weight",
+                "tensor-key:blk.0.ffn_up.weight",
+            ],
+            deep: &[],
+            tensor: true,
+            document: Some("manifest.json"),
+        },
+        Case {
+            what: "a tensor's source offset",
+            tamper: |set| manifest(set, |m| m["tensors"][0]["source_tensor"]["gguf_offset"] = json!(1)),
+            shallow: CONTRACT,
+            deep: &[],
+            tensor: true,
+            document: Some("manifest.json"),
+        },
+        Case {
+            what: "a payload digest in the manifest",
+            tamper: |set| manifest(set, |m| m["tensors"][0]["payload"]["sha256"] = json!("0".repeat(64))),
+            shallow: &["runtime-index-identity", "tensor-contract:blk.0.ffn_up.weight"],
+            deep: SHA,
+            tensor: true,
+            document: Some("manifest.json"),
+        },
+        Case {
+            what: "a payload size in the manifest",
+            tamper: |set| manifest(set, |m| m["tensors"][0]["payload"]["size_bytes"] = json!(u64::MAX)),
+            shallow: &[
+                "payload-size:blk.0.ffn_up.weight",
+                "runtime-index-identity",
+                "tensor-contract:blk.0.ffn_up.weight",
+                "tensor-count",
+            ],
+            deep: &[],
+            tensor: true,
+            document: Some("manifest.json"),
+        },
+        file(
+            "the index is changed",
+            |set| flip(&set.join("runtime-index.tsv"), 200),
+            &["runtime-index-identity"],
+            &[],
+            false,
+            Some("runtime-index.tsv"),
+        ),
+        file(
+            "the index grows",
+            |set| {
+                let path = set.join("runtime-index.tsv");
+                let mut bytes = fs::read(&path).expect("the index");
+                bytes.push(b'\n');
+                overwrite(&path, &bytes);
+            },
+            INDEX,
+            &[],
+            false,
+            Some("runtime-index.tsv"),
+        ),
+        file(
+            "the index is gone",
+            |set| fs::remove_file(set.join("runtime-index.tsv")).expect("the index"),
+            INDEX,
+            &[],
+            false,
+            Some("runtime-index.tsv"),
+        ),
+        file(
+            "the index is a link",
+            |set| relink(&set.join("runtime-index.tsv")),
+            INDEX,
+            &[],
+            false,
+            Some("runtime-index.tsv"),
+        ),
+        file(
+            "the checksum list is gone",
+            |set| fs::remove_file(set.join("SHA256SUMS")).expect("the list"),
+            &[],
+            &[],
+            false,
+            Some("SHA256SUMS"),
+        ),
+        file(
+            "the checksum list is changed",
+            |set| flip(&set.join("SHA256SUMS"), 0),
+            &[],
+            &[],
+            false,
+            Some("SHA256SUMS"),
+        ),
+        file("a byte of a payload", |set| flip(&payload(set, 0), 99), &[], SHA, true, None),
+        file(
+            "a truncated payload",
+            |set| {
+                let path = payload(set, 0);
+                let bytes = fs::read(&path).expect("a payload");
+                overwrite(&path, &bytes[..bytes.len() / 2]);
+            },
+            SIZE,
+            SHA,
+            true,
+            None,
+        ),
+        file("an empty payload", |set| overwrite(&payload(set, 0), b""), SIZE, SHA, true, None),
+        file(
+            "a longer payload",
+            |set| {
+                let path = payload(set, 0);
+                let mut bytes = fs::read(&path).expect("a payload");
+                bytes.push(0);
+                overwrite(&path, &bytes);
+            },
+            SIZE,
+            SHA,
+            true,
+            None,
+        ),
+        file("a deleted payload", |set| fs::remove_file(payload(set, 0)).expect("a payload"), SIZE, SHA, true, None),
+        file("a payload that is a link", |set| relink(&payload(set, 0)), SIZE, SHA, true, None),
+        file(
+            "a payload that is a dangling link",
+            |set| {
+                let path = payload(set, 0);
+                fs::remove_file(&path).expect("a payload");
+                symlink("/nonexistent/secret", path).expect("a link");
+            },
+            SIZE,
+            SHA,
+            true,
+            None,
+        ),
+        file(
+            "a payload that is a folder",
+            |set| {
+                let path = payload(set, 0);
+                fs::remove_file(&path).expect("a payload");
+                fs::create_dir(path).expect("a folder");
+            },
+            SIZE,
+            SHA,
+            true,
+            None,
+        ),
+        file(
+            "a payload that is a FIFO",
+            |set| {
+                let path = payload(set, 0);
+                fs::remove_file(&path).expect("a payload");
+                assert!(std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+            },
+            SIZE,
+            SHA,
+            true,
+            None,
+        ),
+        file("a sidecar that is no JSON", |set| overwrite(&sidecar(set), b"\0\0\0"), CONTRACT, &[], true, None),
+        file(
+            "a sidecar of another payload",
+            |set| edit(&sidecar(set), |s| s["payload"]["sha256"] = json!("0".repeat(64))),
+            CONTRACT,
+            &[],
+            true,
+            None,
+        ),
+        file(
+            "a sidecar with another source digest",
+            |set| {
+                edit(&sidecar(set), |s| s["source_tensor"]["sha256"] = json!("0".repeat(64)));
+            },
+            CONTRACT,
+            &[],
+            true,
+            None,
+        ),
+        file("a deleted sidecar", |set| fs::remove_file(sidecar(set)).expect("a sidecar"), CONTRACT, &[], false, None),
+        file("a sidecar that is a link", |set| relink(&sidecar(set)), CONTRACT, &[], true, None),
+        file(
+            "a sidecar that is a folder",
+            |set| {
+                fs::remove_file(sidecar(set)).expect("a sidecar");
+                fs::create_dir(sidecar(set)).expect("a folder");
+            },
+            CONTRACT,
+            &[],
+            true,
+            None,
+        ),
+    ]
+}
+
+fn sidecar(set: &Path) -> std::path::PathBuf {
+    payload(set, 0).with_extension("json")
+}
+
+/// Puts a link to a good copy outside the set in a file's place.
+fn relink(path: &Path) {
+    let outside = path.ancestors().nth(4).expect("the lab's folder").join("outside");
+    let _ = fs::remove_file(&outside);
+    fs::rename(path, &outside).expect("a file");
+    symlink(outside, path).expect("a link");
+}
+
+#[test]
+fn each_damage_has_its_codes_and_is_repaired() {
+    let lab = Lab::new();
+    lab.prepare();
+    let (set, key) = (lab.set(), lab.set_key());
+    let key = ["--set-key", &*key];
+    let clean: Vec<String> = lab.files();
+    for case in cases() {
+        (case.tamper)(&set);
+        let deep: BTreeSet<&str> = case.shallow.iter().chain(case.deep).copied().collect();
+        assert_eq!(lab.verify(&key), case.shallow, "{}: shallow", case.what);
+        assert_eq!(
+            lab.verify(&[&key[..], &["--deep"]].concat()),
+            deep.into_iter().collect::<Vec<_>>(),
+            "{}: deep",
+            case.what
+        );
+        let prepared = lab.prepare();
+        let repaired: Vec<&str> = case.tensor.then_some(FIRST).into_iter().collect();
+        assert_eq!(prepared["repaired"], json!(repaired), "{}: {prepared:#}", case.what);
+        let documents: Vec<&str> = case.document.into_iter().collect();
+        assert_eq!(prepared["repaired_documents"], json!(documents), "{}: {prepared:#}", case.what);
+        assert_eq!(lab.verify(&["--deep", "--against", text(&lab.model)]), [""; 0], "{}: repaired", case.what);
+        assert_eq!(lab.files(), clean, "{}: nothing is left behind", case.what);
+        let sums =
+            std::process::Command::new("sha256sum").args(["--quiet", "-c", "SHA256SUMS"]).current_dir(&set).status();
+        assert!(sums.expect("sha256sum of coreutils").success(), "{}", case.what);
+        let again = lab.prepare();
+        assert_eq!(again["reused"], 4, "{}: a repair lasts", case.what);
+        assert_eq!((&again["repaired"], &again["repaired_documents"]), (&json!([]), &json!([])), "{}", case.what);
+    }
+}
+
+#[test]
+fn all_failures_are_reported_at_once() {
+    let lab = Lab::new();
+    lab.prepare();
+    let set = lab.set();
+    for slot in 0..4 {
+        flip(&payload(&set, slot), slot);
+    }
+    fs::remove_file(payload(&set, 2)).expect("a payload");
+    overwrite(&payload(&set, 3).with_extension("json"), b"");
+    flip(&set.join("runtime-index.tsv"), 0);
+    manifest(&set, |m| {
+        m["status"] = json!("x");
+        m["tensor_count"] = json!(9);
+        m["layout"]["version"] = json!(9);
+        m["identity"]["pack_layout_version"] = json!(9);
+        m["identity"]["target_architecture"] = json!("x");
+        m["source_model"]["size_bytes"] = json!(1);
+    });
+    let expected = [
+        "layout-contract",
+        "pack-layout-version",
+        "payload-sha256:blk.0.ffn_down.weight",
+        "payload-sha256:blk.0.ffn_up.weight",
+        "payload-sha256:blk.1.ffn_down.weight",
+        "payload-sha256:blk.1.ffn_up.weight",
+        "payload-size:blk.1.ffn_up.weight",
+        "runtime-index-identity",
+        "set-format",
+        "set-key",
+        "target-architecture",
+        "tensor-contract:blk.1.ffn_down.weight",
+        "tensor-count",
+    ];
+    assert_eq!(lab.verify(&["--deep"]), expected);
+    let people = common::run(["verify", "--deep", "--cache-root", text(&lab.root)]).exits(1);
+    for code in expected {
+        assert!(people.stdout.contains(code), "{code}");
+    }
+    let prepared = lab.prepare();
+    assert_eq!(prepared["repaired"], json!(MINI_NAMES));
+    assert_eq!(lab.verify(&["--deep"]), [""; 0]);
+}
+
+#[test]
+fn an_unreadable_manifest_is_an_error_and_is_repaired() {
+    let lab = Lab::new();
+    lab.prepare();
+    let path = lab.set().join("manifest.json");
+    let good = fs::read(&path).expect("the manifest");
+    let key = lab.set_key();
+    let set_key = ["--set-key", &*key];
+    for bytes in [&b""[..], &good[..good.len() / 2], b"\xff\xff", b"not JSON"] {
+        overwrite(&path, bytes);
+        lab.pack("verify", &set_key).fails(2, "document");
+        lab.pack("verify", &[]).fails(2, "no-set");
+        assert_eq!(lab.prepare()["repaired_documents"], json!(["manifest.json"]));
+        assert_eq!(lab.verify(&["--deep"]), [""; 0]);
+    }
+    relink(&path);
+    lab.pack("verify", &set_key).exits(2);
+    assert_eq!(lab.prepare()["repaired_documents"], json!(["manifest.json"]));
+    assert!(fs::symlink_metadata(&path).expect("the manifest").is_file());
+    fs::remove_file(&path).expect("the manifest");
+    fs::create_dir(&path).expect("a folder");
+    lab.pack("verify", &set_key).exits(2);
+    // A folder with content is not the kit's to remove; an empty one is.
+    fs::write(path.join("mine"), "x").expect("a file");
+    lab.pack("prepare", &lab.mini()).exits(2);
+    assert_eq!(fs::read(path.join("mine")).expect("kept"), b"x");
+    fs::remove_file(path.join("mine")).expect("a file");
+    assert_eq!(lab.prepare()["repaired_documents"], json!(["manifest.json"]));
+    assert_eq!(lab.verify(&["--deep"]), [""; 0]);
+}
+
+#[test]
+fn a_manifest_in_another_sets_folder_is_not_that_set() {
+    let lab = Lab::new();
+    lab.prepare();
+    let other = lab.root.join("a".repeat(64));
+    let copied = std::process::Command::new("cp").arg("-r").arg(lab.set()).arg(&other).status();
+    assert!(copied.expect("cp of coreutils").success());
+    assert_eq!(lab.verify(&["--set-key", &"a".repeat(64)]), ["set-key"]);
+    assert_eq!(lab.verify(&["--set-key", &lab.set_key()]), [""; 0]);
+    // It is no candidate for the newest either.
+    assert_eq!(lab.pack("verify", &[]).exits(0).json()["set_key"], lab.set_key());
+}
+
+#[test]
+fn payload_paths_that_leave_the_set_are_refused() {
+    let lab = Lab::new();
+    lab.prepare();
+    let set = lab.set();
+    let secret = lab.at("secret");
+    fs::copy(payload(&set, 0), &secret).expect("a copy");
+    symlink(lab.folder.path(), set.join("tensors/out")).expect("a link");
+    let before = walk(lab.folder.path());
+    let good = fs::read(set.join("manifest.json")).expect("the manifest");
+    for path in [
+        text(&secret),
+        "../../secret",
+        "tensors/../../../secret",
+        "tensors/out/secret",
+        "/etc/passwd",
+        "",
+        ".",
+        "..",
+        "tensors//x.bin",
+        "tensors/./x.bin",
+        "tensors\\x.bin",
+        "tensors/x\n.bin",
+        "tensors",
+    ] {
+        manifest(&set, |m| m["tensors"][0]["payload"]["path"] = json!(path));
+        let expected = [
+            "payload-sha256:blk.0.ffn_up.weight",
+            "payload-size:blk.0.ffn_up.weight",
+            "runtime-index-identity",
+            "tensor-contract:blk.0.ffn_up.weight",
+        ];
+        assert_eq!(lab.verify(&["--deep"]), expected, "{path:?}");
+        let out = lab.at("unpacked");
+        let ran = lab.pack("unpack", &["--tensor", FIRST, "--out", text(&out)]);
+        assert!(matches!(ran.code, Some(1 | 2)), "{path:?}: {ran:#?}");
+        assert!(!out.exists(), "{path:?}");
+        overwrite(&set.join("manifest.json"), &good);
+        assert_eq!(walk(lab.folder.path()), before, "{path:?}");
+    }
+    // A false path in the sidecar does not lead a repair astray either.
+    edit(&sidecar(&set), |s| s["payload"]["path"] = json!("../../secret"));
+    assert_eq!(lab.prepare()["repaired"], json!([FIRST]));
+    assert_eq!(walk(lab.folder.path()).len(), before.len());
+    assert_eq!(fs::read(&secret).expect("untouched"), fs::read(payload(&set, 0)).expect("a payload"));
+}
+
+#[test]
+fn folders_that_are_links_are_refused() {
+    let lab = Lab::new();
+    lab.prepare();
+    let set = lab.set();
+    let away = lab.at("away");
+    // The payloads' folder.
+    fs::rename(set.join("tensors"), &away).expect("a folder");
+    symlink(&away, set.join("tensors")).expect("a link");
+    let before = walk(&away);
+    assert_eq!(lab.verify(&["--deep"]).len(), 12);
+    lab.pack("prepare", &lab.mini()).exits(2);
+    assert_eq!(walk(&away), before);
+    fs::remove_file(set.join("tensors")).expect("a link");
+    fs::rename(&away, set.join("tensors")).expect("a folder");
+    // The set's folder.
+    fs::rename(&set, &away).expect("a folder");
+    symlink(&away, &set).expect("a link");
+    let before = walk(&away);
+    lab.pack("verify", &["--set-key", &lab.set_key()]).exits(2);
+    lab.pack("prepare", &lab.mini()).exits(2);
+    lab.pack("gc", &["--execute"]).exits(0);
+    assert_eq!(walk(&away), before);
+}
+
+#[test]
+fn against_compares_with_the_model_block_by_block() {
+    let lab = Lab::new();
+    lab.prepare();
+    let mut tensors = STANDARD.to_vec();
+    tensors.retain(|tensor| tensor.0 != b"blk.1.ffn_down.weight");
+    let other = lab.at("other.gguf");
+    common::models::write_model(&other, &tensors);
+    assert_eq!(lab.verify(&["--against", text(&other)]), ["model-sha256", "payload-against:blk.1.ffn_down.weight"]);
+    let bytes = fs::read(&lab.model).expect("the model");
+    let block = common::models::tensor_bytes(STANDARD[2]);
+    let at = bytes.windows(block.len()).position(|window| window == block).expect("the tensor's bytes");
+    flip(&lab.model, at + 50);
+    assert_eq!(lab.verify(&["--against", text(&lab.model)]), ["model-sha256", "payload-against:blk.0.ffn_up.weight"]);
+    let row = lab.pack("verify", &["--against", text(&lab.model)]).json();
+    assert!(row["details"].to_string().contains("first in row 1"), "rows have 36 bytes: {row:#}");
+}
+
+#[test]
+fn the_lab_plan_holds_a_set_to_its_slots() {
+    let lab = Lab::new();
+    lab.prepare();
+    manifest(&lab.set(), |m| {
+        m["format"] = json!("qwen27-xe2-m6-pack-set-v2");
+        let identity = m["identity"].as_object_mut().expect("an object");
+        identity.remove("format_prefix");
+        identity.remove("layout_name");
+    });
+    let codes = lab.verify(&[]);
+    for code in ["tensor-count", "tensor-slot-table", "set-key", "runtime-index-contract"] {
+        assert!(codes.iter().any(|found| found == code), "{code} in {codes:?}");
+    }
+}

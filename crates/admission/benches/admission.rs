@@ -1,0 +1,112 @@
+//! How fast files are hashed, one stream against many, and what it costs to honour a receipt of 187 files.
+#![allow(missing_docs, reason = "criterion's macros make undocumented functions")]
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::path::PathBuf;
+
+use b70_admission::{
+    Expected, Extras, How, Job, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Source, Subject, TempFile,
+    Verdict, What, admit, examine, hash_file, hash_many, issue, pool,
+};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+const FILES: usize = 16;
+const LEN: usize = 8 << 20;
+
+fn scratch() -> tempfile::TempDir {
+    // In memory, so that no disk is measured.
+    tempfile::tempdir_in("/dev/shm").expect("a tmpfs at /dev/shm")
+}
+
+fn hashing(c: &mut Criterion) {
+    let dir = scratch();
+    let paths: Vec<PathBuf> = (0..FILES)
+        .map(|i| {
+            let path = dir.path().join(i.to_string());
+            std::fs::write(&path, vec![i as u8; LEN]).expect("written");
+            path
+        })
+        .collect();
+    let jobs: Vec<Job<'_>> = paths.iter().map(|p| p.as_path().into()).collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    for (label, what) in [("sha256", What::Sha256), ("blake3", What::Blake3), ("both", What::Both)] {
+        let mut group = c.benchmark_group(format!("hash-{label}"));
+        group.sample_size(10).throughput(Throughput::Bytes(LEN as u64));
+        group.bench_function("one-stream", |b| {
+            b.iter(|| hash_file(black_box(paths[0].as_path()), what, &Progress::NONE).expect("hashed"));
+        });
+        group.throughput(Throughput::Bytes((FILES * LEN) as u64));
+        for threads in [1, cores] {
+            let pool = pool(threads).expect("a pool");
+            group.bench_function(format!("many-{threads}-threads"), |b| {
+                b.iter(|| hash_many(black_box(&jobs), what, &pool, &Progress::NONE));
+            });
+        }
+        group.finish();
+    }
+}
+
+fn publishing(c: &mut Criterion) {
+    let dir = scratch();
+    let root = Root::open(dir.path()).expect("opens");
+    let source = dir.path().join("source");
+    std::fs::write(&source, vec![7; 4 * LEN]).expect("written");
+    let file = std::fs::File::open(&source).expect("opens");
+    let name = RelPath::new("copy").expect("a name");
+    let mut group = c.benchmark_group("publish");
+    group.sample_size(10).throughput(Throughput::Bytes(4 * LEN as u64));
+    group.bench_function("copy-hash-read-back", |b| {
+        b.iter(|| {
+            let mut temp = TempFile::create(&root).expect("made");
+            temp.reserve(4 * LEN as u64).expect("reserved");
+            temp.copy_from(&file, &source, 4 * LEN as u64, &Progress::NONE).expect("copied");
+            temp.commit(&name, 0o444, OnExisting::Fail, None, &Progress::NONE).expect("published");
+            root.remove_file(&name).expect("removed");
+        });
+    });
+    group.bench_function("std-fs-copy", |b| {
+        b.iter(|| {
+            std::fs::copy(&source, dir.path().join("copy")).expect("copied");
+            std::fs::remove_file(dir.path().join("copy")).expect("removed");
+        });
+    });
+    group.finish();
+}
+
+fn honouring(c: &mut Criterion) {
+    let dir = scratch();
+    let root = Root::open(dir.path()).expect("opens");
+    let files: Vec<Expected> = (0..187_u64)
+        .map(|i| {
+            let name = RelPath::new(format!("{i:064x}.bin")).expect("a name");
+            std::fs::write(dir.path().join(name.as_path()), i.to_le_bytes()).expect("written");
+            Expected { name, size: 8, sha256: Some(Sha256::of(&i.to_le_bytes())) }
+        })
+        .collect();
+    let pool = pool(1).expect("a pool");
+    let bindings = BTreeMap::new();
+    let known = |name: &RelPath| name.as_str() == Some("receipt.json");
+    let subject =
+        Subject { root: &root, files: &files, format: "bench-v2", bindings: &bindings, extras: Extras::Report(&known) };
+    let how = How { quiet: Quiet::Wait(std::time::Duration::from_secs(3)), ..How::new(&pool) };
+    let Verdict::Trusted(receipt) = issue(&subject, &how).expect("verified") else { panic!("no receipt here") };
+    let name = RelPath::new("receipt.json").expect("a name");
+    receipt.store(&root, &name).expect("stored");
+    let mut group = c.benchmark_group("receipt-187-files");
+    group.sample_size(20);
+    group.bench_function("load-and-admit", |b| {
+        b.iter(|| {
+            let admission = admit(&subject, Receipt::load(&root, &name), &how).expect("decided");
+            assert_eq!(admission.bytes_read, 0);
+        });
+    });
+    group.bench_function("examine", |b| b.iter(|| examine(&subject, &receipt, &how).expect("looked")));
+    group.bench_function("open-beneath", |b| {
+        b.iter(|| hash_file(Source::Beneath(&root, &files[0].name), What::Blake3, &Progress::NONE).expect("hashed"));
+    });
+    group.finish();
+}
+
+criterion_group!(benches, hashing, publishing, honouring);
+criterion_main!(benches);

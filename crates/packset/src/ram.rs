@@ -1,0 +1,530 @@
+//! The RAM stage: a verified, atomic copy of a set in memory, trusted by receipt until something it names changes.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use b70_admission::{
+    DirOutcome, HostPaths, How, Job, LockGuard, Progress, Root, Source, StagingDir, Trust, What, copy_verified,
+    hash_many, headroom, lock, open_ram_root, replace_bytes, sweep_orphans,
+};
+use b70_manifest::pack::{PackSet, RamStage};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, unix_now};
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::error::PackError;
+use crate::index::{INDEX_FILE, payload_table_sha256, runtime_index};
+use crate::layout::Layout;
+use crate::model::cancelled;
+use crate::prepare::LOCKS_DIR;
+use crate::set::{MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, rel, sidecar_name};
+use crate::trust::{STAGE_FILE, SetSubject, reasons_text};
+use crate::verify::{
+    Depth, Expectation, FailureDetail, Failures, VerifyStatus, check_documents, check_files, prefix_of,
+};
+
+const MAX_STAGE_FILE_BYTES: u64 = 1 << 20;
+
+/// Free memory that staging leaves by default.
+pub const DEFAULT_MIN_FREE: u64 = 8 << 30;
+
+/// Options of [`stage_ram`] and [`stage_validate`].
+#[derive(Debug, Clone, Copy)]
+pub struct StageOptions<'a> {
+    /// Where stages live.
+    pub ram_root: &'a Path,
+    /// The user's id; the root must belong to it.
+    pub uid: u32,
+    /// Bytes that must stay free.
+    pub min_free: u64,
+    /// Threads.
+    pub pool: &'a rayon::ThreadPool,
+    /// How long to wait for another staging of the same set.
+    pub lock_timeout: Duration,
+    /// Progress and cancellation.
+    pub progress: Progress<'a>,
+}
+
+/// The outcome of staging, or of validating a stage.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StageReport {
+    /// Version of this document's form.
+    pub schema_version: u64,
+    /// `ready` or `failed`.
+    pub status: VerifyStatus,
+    /// Always `development-initialization-cache-only`.
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: NeverEligible,
+    /// How thorough the check was.
+    pub validation: Depth,
+    /// Path of the staged manifest.
+    pub manifest: PathBuf,
+    /// The set key.
+    pub set_key: Sha256Hex,
+    /// Number of tensors.
+    pub tensor_count: u64,
+    /// Bytes of all payloads.
+    pub payload_size_bytes: u64,
+    /// Payload bytes that were read in this call.
+    pub checked_bytes: u64,
+    /// Seconds in all.
+    pub seconds: f64,
+    /// Failure codes, all of them.
+    pub failures: Vec<String>,
+    /// The same with what was found and expected.
+    pub details: Vec<FailureDetail>,
+    /// The stage's folder.
+    pub stage: PathBuf,
+    /// What the call did.
+    pub outcome: StageOutcome,
+    /// Bytes that are available beside the stage, by the least of all limits.
+    pub available_bytes: u64,
+    /// On what evidence the payloads are admitted; absent when they are not.
+    pub trust: Option<StageTrust>,
+    /// Why a receipt did not suffice, or why there is none.
+    pub reasons: Vec<String>,
+    /// Files in the stage that no document names.
+    pub extra: Vec<PathBuf>,
+}
+
+/// What staging did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageOutcome {
+    /// A new stage was made.
+    Staged,
+    /// The stage that was there holds.
+    Reused,
+    /// The stage that was there was damaged or stale and has been replaced.
+    Repaired,
+    /// Only validated.
+    Validated,
+}
+
+/// On what evidence payloads are admitted, weakest reading first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StageTrust {
+    /// Inodes are as a receipt says; no payload byte was read.
+    Receipt,
+    /// The bytes have the BLAKE3 that stands beside their SHA-256.
+    Blake3,
+    /// The bytes have their SHA-256.
+    Sha256,
+}
+
+impl From<Trust> for StageTrust {
+    fn from(trust: Trust) -> Self {
+        match trust {
+            Trust::Receipt => Self::Receipt,
+            Trust::Blake3 => Self::Blake3,
+            Trust::Sha256 => Self::Sha256,
+        }
+    }
+}
+
+/// Stages a set in RAM, or finds the stage that is there.
+///
+/// The source's payloads must be admitted (by their receipt, or by reading them); `min_free` bytes must stay free; the
+/// copy is built in a hidden folder, verified while copying, proved by reading it back, and then appears under its name at
+/// once. A damaged or stale stage is replaced, never written to.
+pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) -> Result<StageReport, PackError> {
+    let started = Instant::now();
+    let (document, manifest) = set.read_manifest()?;
+    let mut failures = Failures::default();
+    check_documents(&document, layout, &Expectation::default(), &mut failures)?;
+    check_files(set, &document, layout, &mut failures)?;
+    if !failures.is_empty() {
+        return Err(PackError::NotAdmitted { path: set.path().to_path_buf(), failures: failures.codes() });
+    }
+    let ram = open_ram_root(options.ram_root, options.uid)?;
+    let _lock = take_lock(&ram, document.key, options)?;
+    let mut repairing = false;
+    if ram.try_stat(&rel(&document.key.to_string()))?.is_some() {
+        let report = validate(&ram, document.key, Some((set, &manifest)), layout, Depth::Shallow, options, started)?;
+        if report.status == VerifyStatus::Ready {
+            return Ok(StageReport { outcome: StageOutcome::Reused, ..report });
+        }
+        repairing = true;
+    }
+    sweep_orphans(&ram)?;
+    let subject = SetSubject::new(&document, Sha256Hex::of(&manifest))?;
+    let how = how(options);
+    let source = subject.admit(set.root(), &how)?;
+    if !source.is_admitted() {
+        let mut codes = vec!["source-deep-trust".to_owned()];
+        codes.extend(source.changed.iter().map(ToString::to_string));
+        return Err(PackError::NotAdmitted { path: set.path().to_path_buf(), failures: codes });
+    }
+    let bytes = document.payload_size_bytes.saturating_add(64 << 20);
+    let files = 2 * document.tensors.len() as u64 + 16;
+    headroom(&ram, &HostPaths::default(), 0)?.require(ram.path(), bytes, files, options.min_free)?;
+    let staging = StagingDir::create(&ram)?;
+    fill(set, &document, &manifest, &subject, staging.root(), options)?;
+    let proof = subject.prove_copies(staging.root(), &how)?;
+    if !proof.is_admitted() {
+        return Err(b70_admission::Error::Mismatches(proof.changed).into());
+    }
+    let outcome = staging
+        .commit(&rel(&document.key.to_string()), 0o700, |_| Ok(Some("the stage was damaged or stale".to_owned())))?;
+    let outcome = match outcome {
+        DirOutcome::Repaired(..) => StageOutcome::Repaired,
+        _ if repairing => StageOutcome::Repaired,
+        _ => StageOutcome::Staged,
+    };
+    let reasons = if proof.refreshed.is_some() { Vec::new() } else { reasons_text(&proof.reasons) };
+    let mut report = empty_report(&ram, &document, options, Depth::Shallow)?;
+    report.outcome = outcome;
+    report.checked_bytes = proof.bytes_read + source.bytes_read;
+    report.trust = Some(proof.trust.into());
+    report.reasons = reasons;
+    report.seconds = started.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// Validates a stage. With the source set at hand (`source`), a stage whose own document is damaged can still be proved.
+///
+/// [`Depth::Shallow`] trusts the receipt and, where that is void, re-proves the bytes and says so; [`Depth::Deep`] reads every
+/// payload by SHA-256 whatever the receipt says.
+pub fn stage_validate(
+    key: Sha256Hex,
+    source: Option<&SetDir>,
+    layout: &dyn Layout,
+    depth: Depth,
+    options: &StageOptions<'_>,
+) -> Result<StageReport, PackError> {
+    let started = Instant::now();
+    let no_stage = || PackError::NoSet { what: key.to_string(), root: options.ram_root.to_path_buf() };
+    if !options.ram_root.exists() {
+        return Err(no_stage());
+    }
+    let ram = open_ram_root(options.ram_root, options.uid)?;
+    if ram.try_stat(&rel(&key.to_string()))?.is_none() {
+        return Err(no_stage());
+    }
+    let manifest = source.and_then(|set| set.read_manifest().ok().map(|(_, bytes)| (set, bytes)));
+    let source = manifest.as_ref().map(|(set, bytes)| (*set, &bytes[..]));
+    validate(&ram, key, source, layout, depth, options, started)
+}
+
+fn how<'a>(options: &StageOptions<'a>) -> How<'a> {
+    How { progress: options.progress, ..How::new(options.pool) }
+}
+
+fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<Option<LockGuard>, PackError> {
+    let locks = ram.create_dir_durable(&rel(LOCKS_DIR), 0o700)?;
+    let name = rel(&format!("{key}.lock"));
+    match lock(&locks, &name, "b70-pack stage-ram", options.lock_timeout, &options.progress) {
+        Ok(guard) => Ok(Some(guard)),
+        Err(b70_admission::Error::LockUnsupported { .. }) => Ok(None),
+        Err(error) => Err(cancelled(error)),
+    }
+}
+
+/// Copies the set into the hidden folder: payloads in parallel, verified on the way, then the documents.
+fn fill(
+    set: &SetDir,
+    document: &PackSet,
+    manifest: &[u8],
+    subject: &SetSubject,
+    to: &Root,
+    options: &StageOptions<'_>,
+) -> Result<(), PackError> {
+    to.create_dir_durable(&rel(TENSORS_DIR), 0o700)?;
+    let progress = options.progress;
+    options.pool.install(|| {
+        subject.files().par_iter().enumerate().try_for_each(|(index, expected)| {
+            let source = set.root().open_file(&expected.name)?;
+            let blake3 = subject.contents().map(|contents| contents[index].blake3);
+            let shown = set.root().join(&expected.name);
+            copy_verified(to, expected, blake3, &source, &shown, 0o444, &progress).map_err(cancelled)
+        })
+    })?;
+    let tensors = to.dir(&rel(TENSORS_DIR))?;
+    for tensor in &document.tensors {
+        let name = sidecar_name(tensor.key);
+        let file_name = name.rsplit('/').next().unwrap_or_default();
+        replace_bytes(&tensors, &rel(file_name), &set.root().read(&rel(&name), MAX_STAGE_FILE_BYTES)?, 0o444)?;
+    }
+    tensors.sync()?;
+    replace_bytes(to, &rel(INDEX_FILE), &set.read_index()?, 0o444)?;
+    if let Ok(sums) = set.root().read(&rel(SUMS_FILE), u64::MAX >> 1) {
+        replace_bytes(to, &rel(SUMS_FILE), &sums, 0o444)?;
+    }
+    replace_bytes(to, &rel(MANIFEST_FILE), manifest, 0o444)?;
+    write_stage_file(to, set.path(), document, manifest)
+}
+
+fn write_stage_file(to: &Root, source: &Path, document: &PackSet, manifest: &[u8]) -> Result<(), PackError> {
+    let stage = RamStage {
+        schema_version: 1,
+        format: stage_format(document),
+        status: "ready".to_owned(),
+        evidence_class: Some(EvidenceClass::DevelopmentInitializationCacheOnly),
+        promotion_eligible: NeverEligible,
+        set_key: document.key,
+        source_manifest: source.join(MANIFEST_FILE).display().to_string(),
+        source_manifest_sha256: Sha256Hex::of(manifest),
+        payload_table_sha256: payload_table_sha256(&document.tensors)?,
+        payload_size_bytes: document.payload_size_bytes,
+        tensor_count: document.tensor_count,
+        created_unix: unix_now(),
+        extra: serde_json::Map::default(),
+    };
+    let mut bytes =
+        serde_json::to_vec_pretty(&stage).map_err(|error| PackError::document(to.path(), error.to_string()))?;
+    bytes.push(b'\n');
+    replace_bytes(to, &rel(STAGE_FILE), &bytes, 0o444)?;
+    Ok(())
+}
+
+fn stage_format(document: &PackSet) -> String {
+    format!("{}-ram-stage-v1", prefix_of(document))
+}
+
+fn empty_report(
+    ram: &Root,
+    document: &PackSet,
+    options: &StageOptions<'_>,
+    validation: Depth,
+) -> Result<StageReport, PackError> {
+    let stage = ram.path().join(document.key.to_string());
+    let available = headroom(ram, &HostPaths::default(), 0)?.available_bytes();
+    Ok(StageReport {
+        schema_version: 1,
+        status: VerifyStatus::Ready,
+        evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,
+        promotion_eligible: NeverEligible,
+        validation,
+        manifest: stage.join(MANIFEST_FILE),
+        set_key: document.key,
+        tensor_count: document.tensor_count,
+        payload_size_bytes: document.payload_size_bytes,
+        checked_bytes: 0,
+        seconds: 0.0,
+        failures: Vec::new(),
+        details: Vec::new(),
+        stage,
+        outcome: StageOutcome::Validated,
+        available_bytes: available.saturating_sub(options.min_free),
+        trust: None,
+        reasons: Vec::new(),
+        extra: Vec::new(),
+    })
+}
+
+fn validate(
+    ram: &Root,
+    key: Sha256Hex,
+    source: Option<(&SetDir, &[u8])>,
+    layout: &dyn Layout,
+    depth: Depth,
+    options: &StageOptions<'_>,
+    started: Instant,
+) -> Result<StageReport, PackError> {
+    let stage = SetDir::from_root(ram.dir(&rel(&key.to_string()))?);
+    let mut failures = Failures::default();
+    let (document, manifest) = match stage.read_manifest() {
+        Ok(read) => read,
+        Err(PackError::Cancelled) => return Err(PackError::Cancelled),
+        Err(error) => {
+            failures.add("ram-manifest", error.to_string());
+            return Ok(unreadable(ram, key, depth, failures, started));
+        }
+    };
+    let mut report = empty_report(ram, &document, options, depth)?;
+    let expectation = Expectation { set_key: Some(key), ..Expectation::default() };
+    let mut of_documents = Failures::default();
+    check_documents(&document, layout, &expectation, &mut of_documents)?;
+    for detail in of_documents.into_details() {
+        failures.add("ram-manifest", format!("{}: {}", detail.code, detail.detail));
+    }
+    check_stage_file(&stage, &document, &manifest, source, &mut report, &mut failures)?;
+    check_stage_index(&stage, &document, layout, &mut failures)?;
+    let subject = SetSubject::new(&document, Sha256Hex::of(&manifest))?;
+    if depth == Depth::Deep {
+        report.checked_bytes = check_deep(&stage, &document, options, &mut failures)?;
+        report.trust = failures.is_empty().then_some(StageTrust::Sha256);
+    } else {
+        let admission = subject.admit(stage.root(), &how(options))?;
+        report.checked_bytes = admission.bytes_read;
+        report.reasons.extend(reasons_text(&admission.reasons));
+        report.extra.clone_from(&admission.extra);
+        if admission.is_admitted() {
+            report.trust = Some(admission.trust.into());
+        } else {
+            failures
+                .add("ram-deep-trust", format!("{} payloads are not what the manifest says", admission.changed.len()));
+            for (tensor, expected) in document.tensors.iter().zip(subject.files()) {
+                let path = stage.root().join(&expected.name);
+                let Some(changed) = admission.changed.iter().find(|changed| changed.path == path) else { continue };
+                let name = &tensor.identity.tensor_name;
+                let size = stage.root().stat(&expected.name).map(|identity| identity.size);
+                let code = if size.is_ok_and(|size| size == expected.size) {
+                    "ram-payload-sha256"
+                } else {
+                    "ram-payload-size"
+                };
+                failures.add(format!("{code}:{name}"), changed.what.clone());
+            }
+        }
+    }
+    if !failures.is_empty() {
+        report.status = VerifyStatus::Failed;
+        report.trust = None;
+    }
+    report.failures = failures.codes();
+    report.details = failures.into_details();
+    report.seconds = started.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+fn unreadable(ram: &Root, key: Sha256Hex, validation: Depth, failures: Failures, started: Instant) -> StageReport {
+    let stage = ram.path().join(key.to_string());
+    StageReport {
+        schema_version: 1,
+        status: VerifyStatus::Failed,
+        evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,
+        promotion_eligible: NeverEligible,
+        validation,
+        manifest: stage.join(MANIFEST_FILE),
+        set_key: key,
+        tensor_count: 0,
+        payload_size_bytes: 0,
+        checked_bytes: 0,
+        seconds: started.elapsed().as_secs_f64(),
+        failures: failures.codes(),
+        details: failures.into_details(),
+        stage,
+        outcome: StageOutcome::Validated,
+        available_bytes: 0,
+        trust: None,
+        reasons: Vec::new(),
+        extra: Vec::new(),
+    }
+}
+
+/// Compares the stage's own document with the staged manifest, and both with the source where it is at hand. A damaged
+/// document is written again only when the source's manifest proves that the staged one is the original.
+fn check_stage_file(
+    stage: &SetDir,
+    document: &PackSet,
+    manifest: &[u8],
+    source: Option<(&SetDir, &[u8])>,
+    report: &mut StageReport,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    if let Some((set, original)) = source
+        && original != manifest
+    {
+        failures.add("ram-manifest", format!("it is not the manifest of {}", set.path().display()));
+        return Ok(());
+    }
+    let problem = match read_stage_file(stage) {
+        Ok(found) => stage_file_problem(&found, document, manifest)?,
+        Err(problem) => Some(problem),
+    };
+    match (problem, source) {
+        (None, _) => {}
+        (Some(problem), Some((set, _))) => {
+            report.reasons.push(format!("{STAGE_FILE} was written again: {problem}"));
+            write_stage_file(stage.root(), set.path(), document, manifest)?;
+        }
+        (Some(problem), None) => failures.add("ram-stage-receipt", problem),
+    }
+    Ok(())
+}
+
+fn read_stage_file(stage: &SetDir) -> Result<RamStage, String> {
+    let bytes = stage.root().read(&rel(STAGE_FILE), MAX_STAGE_FILE_BYTES).map_err(|error| error.to_string())?;
+    serde_json::from_slice(&bytes).map_err(|error| format!("{STAGE_FILE}: {error}"))
+}
+
+fn stage_file_problem(found: &RamStage, document: &PackSet, manifest: &[u8]) -> Result<Option<String>, PackError> {
+    let rows = [
+        ("format", found.format.clone(), stage_format(document)),
+        ("schema_version", found.schema_version.to_string(), "1".to_owned()),
+        ("status", found.status.clone(), "ready".to_owned()),
+        ("set_key", found.set_key.to_string(), document.key.to_string()),
+        ("source_manifest_sha256", found.source_manifest_sha256.to_string(), Sha256Hex::of(manifest).to_string()),
+        (
+            "payload_table_sha256",
+            found.payload_table_sha256.to_string(),
+            payload_table_sha256(&document.tensors)?.to_string(),
+        ),
+        ("payload_size_bytes", found.payload_size_bytes.to_string(), document.payload_size_bytes.to_string()),
+        ("tensor_count", found.tensor_count.to_string(), document.tensor_count.to_string()),
+    ];
+    Ok(rows
+        .into_iter()
+        .find(|(_, found, expected)| found != expected)
+        .map(|(field, found, expected)| format!("{field} is {found}, expected {expected}")))
+}
+
+fn check_stage_index(
+    stage: &SetDir,
+    document: &PackSet,
+    layout: &dyn Layout,
+    failures: &mut Failures,
+) -> Result<(), PackError> {
+    let bytes = match stage.read_index() {
+        Ok(bytes) => bytes,
+        Err(error) => {
+            failures.add("ram-runtime-index", error.to_string());
+            return Ok(());
+        }
+    };
+    let expected = runtime_index(
+        prefix_of(document),
+        document.key,
+        document.source_model.sha256,
+        layout.descriptor(),
+        layout.source_type().id,
+        &document.tensors,
+    )?;
+    if bytes != expected.as_bytes() {
+        failures.add("ram-runtime-index", "it is not the index the manifest implies");
+    }
+    if Sha256Hex::of(&bytes) != document.runtime_index.sha256 {
+        failures.add("ram-runtime-index-sha256", "it does not have the digest the manifest records");
+    }
+    Ok(())
+}
+
+/// Rehashes every staged payload by SHA-256; returns the bytes read.
+fn check_deep(
+    stage: &SetDir,
+    document: &PackSet,
+    options: &StageOptions<'_>,
+    failures: &mut Failures,
+) -> Result<u64, PackError> {
+    let mut bytes = 0;
+    let subject = SetSubject::new(document, Sha256Hex::EMPTY)?;
+    let jobs: Vec<Job<'_>> = subject
+        .files()
+        .iter()
+        .map(|expected| Job { source: Source::Beneath(stage.root(), &expected.name), size: Some(expected.size) })
+        .collect();
+    let results = hash_many(&jobs, What::Sha256, options.pool, &options.progress);
+    for (tensor, result) in document.tensors.iter().zip(results) {
+        let name = &tensor.identity.tensor_name;
+        match result.map_err(cancelled) {
+            Ok(digests) => {
+                bytes += digests.size;
+                if digests.sha256 != Some(tensor.payload.sha256) {
+                    failures.add(format!("ram-payload-sha256:{name}"), "the bytes have another SHA-256");
+                }
+            }
+            Err(PackError::Cancelled) => return Err(PackError::Cancelled),
+            Err(
+                error @ PackError::Admission(b70_admission::Error::Size { .. } | b70_admission::Error::Missing { .. }),
+            ) => {
+                failures.add(format!("ram-payload-size:{name}"), error.to_string());
+            }
+            Err(error) => failures.add(format!("ram-payload-sha256:{name}"), error.to_string()),
+        }
+    }
+    Ok(bytes)
+}
