@@ -1,6 +1,7 @@
 //! The commands.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use b70_admission::{
@@ -185,7 +186,11 @@ pub(crate) fn prepare(
     let mut entries = Vec::new();
     for (target, source) in &sources {
         let bar = context.ui.progress("copy and hash", source.size());
-        let on_bytes = |bytes| bar.add(bytes);
+        let copied = AtomicU64::new(0);
+        let on_bytes = |bytes| {
+            copied.fetch_add(bytes, Ordering::Relaxed);
+            bar.add(bytes);
+        };
         let how = How { progress: context.progress(&on_bytes), ..How::new(&context.pool) };
         let request = PrepareRequest {
             role: target.role.unwrap_or("target"),
@@ -201,7 +206,10 @@ pub(crate) fn prepare(
             measure: options.measure,
         };
         let prepared = cache.prepare(&request, &how);
-        bar.finish();
+        // Finishing fills the bar, and a line about a copy that was reused or refused would be untrue.
+        if copied.load(Ordering::Relaxed) == source.size() {
+            bar.finish();
+        }
         entries.push(prepared?);
     }
     let text = entries.iter().map(|entry| prepared_text(context, entry)).collect::<String>();
@@ -283,7 +291,7 @@ pub(crate) fn warm(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
 struct PathEntry {
     role: Option<String>,
     key: Sha256,
-    path: std::path::PathBuf,
+    path: String,
 }
 
 pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootArgs) -> Result<Output, CliError> {
@@ -299,9 +307,14 @@ pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
             return Err(CliError::from(b70_admission::ArtifactError::NotAdmitted { path, reason: status.reason })
                 .hint("use the source file, or run b70-cache verify or prepare"));
         };
+        // A script could not open what is printed in its place.
+        let Ok(path) = path.into_os_string().into_string() else {
+            return Err(CliError::usage("path", "the name of the copy is not UTF-8 and cannot be printed exactly")
+                .hint("give the model a name that is"));
+        };
         entries.push(PathEntry { role: status.role, key, path });
     }
-    let text = entries.iter().map(|entry| format!("{}\n", entry.path.display())).collect::<String>();
+    let text = entries.iter().map(|entry| format!("{}\n", entry.path)).collect::<String>();
     Output::ok(&document(Entries { entries }), text)
 }
 

@@ -31,8 +31,10 @@ pub struct CacheStatus {
     /// SHA-256 of the model.
     pub key: Sha256,
     /// The admitted path: the file, or the first shard. Null unless valid.
+    #[serde(serialize_with = "crate::documents::lossy::optional")]
     pub path: Option<PathBuf>,
     /// Every file of the copy.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub files: Vec<PathBuf>,
     /// Bytes of the copy.
     pub size_bytes: u64,
@@ -41,6 +43,7 @@ pub struct CacheStatus {
     /// Whether a document outside the cache stated the digest.
     pub vouched: bool,
     /// Files in the entry's folder that do not belong there.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub extra: Vec<PathBuf>,
     /// What stands against trust without rehashing.
     pub receipt_reasons: Vec<Reason>,

@@ -107,6 +107,7 @@ pub struct Prepared {
     /// SHA-256 of the model.
     pub key: Sha256,
     /// Path of the copy: the file, or the first shard.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub path: std::path::PathBuf,
     /// Whether a document or the user stated the digest. If not, the copy is what was read, and nothing more.
     pub vouched: bool,

@@ -3,6 +3,7 @@
 mod cache;
 mod error;
 mod fingerprint;
+pub(crate) mod lossy;
 mod registry;
 
 pub use cache::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime};

@@ -68,6 +68,7 @@ pub struct FingerprintReport {
     /// Why not, each reason.
     pub reasons: Vec<String>,
     /// Source files edited after the binaries were built, at most 20, relative to the tree.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub newer_than_binaries: Vec<PathBuf>,
     /// Why a part is unknown: JSON pointer and reason.
     pub unknown_because: BTreeMap<String, String>,

@@ -90,6 +90,7 @@ pub struct Registered {
     /// The record's key.
     pub key: Sha256,
     /// Path of the record.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub manifest: PathBuf,
     /// What was done.
     pub outcome: RegisterOutcome,
@@ -105,12 +106,16 @@ pub struct RegistryVerdict {
     /// The record's key.
     pub key: Sha256,
     /// The artifact.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub artifact: PathBuf,
     /// Files with other bytes, or something else in a file's place; relative to the artifact.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub changed: Vec<PathBuf>,
     /// Files that are gone.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub missing: Vec<PathBuf>,
     /// Files, links and special files that are new.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub added: Vec<PathBuf>,
     /// One sentence for each of them.
     pub details: Vec<String>,
@@ -141,6 +146,7 @@ pub struct Listed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct GcRecord {
     /// The record's folder.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub path: PathBuf,
     /// Why nothing is lost with it.
     pub reason: String,
