@@ -217,8 +217,13 @@ pub struct RamArgs {
 /// Where sets live.
 #[derive(Debug, Args)]
 pub struct RootArgs {
-    /// Folder of pack sets [default: $XDG_CACHE_HOME/b70kit].
-    #[arg(long, value_name = "DIR", env = "B70_CACHE_ROOT")]
+    // Not a doc comment: the backticks it would need are no help on a terminal.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "B70_CACHE_ROOT",
+        help = "Folder of pack sets [default: $XDG_CACHE_HOME/b70kit]"
+    )]
     cache_root: Option<PathBuf>,
     /// Allow a root inside a Git work tree.
     #[arg(long)]

@@ -439,19 +439,19 @@ impl<'a> Run<'a> {
         let progress = &self.options.progress;
         // A digest that stands in one document alone may be the damaged part: the model's own bytes decide.
         let source = || source_sha256(self.model, tensor, progress);
-        let recorded = self.recorded.as_ref().map(|set| set.tensors.iter().find(|entry| entry.key == key));
+        let recorded = self.recorded.as_ref().and_then(|set| set.tensors.iter().find(|entry| entry.key == key));
         if let Some(entry) = find_ready(&self.set, &wanted, recorded, &source, self.options.rehash, progress)? {
             progress.add(tensor.size_bytes);
             return Ok(Ok(entry));
         }
         if let Some(import) = self.donors.import(&wanted, &source, progress)? {
             progress.add(tensor.size_bytes);
-            return Ok(Err(Finished::Import(import)));
+            return Ok(Err(Finished::Import(Box::new(import))));
         }
         let packed =
             pack_tensor(self.model, tensor, self.layout, &self.tensors_dir, self.worker_set, buffers, progress)?;
         debug_assert_eq!(key, wanted.key);
-        Ok(Err(Finished::Packed(packed)))
+        Ok(Err(Finished::Packed(Box::new(packed))))
     }
 
     /// The entry a tensor must have, but for what is only known once it is packed.
@@ -534,7 +534,7 @@ impl<'a> Run<'a> {
             None => note(!matches!(root.try_stat(&rel(MANIFEST_FILE)), Ok(None)), MANIFEST_FILE),
         }
         let document =
-            self.document(entries, counts, hash_validated, vouched_by, model_hash_seconds, pack_seconds, &index)?;
+            self.document(entries, counts, hash_validated, vouched_by, model_hash_seconds, pack_seconds, &index);
         let bytes = json_bytes(&document);
         for (name, bytes) in [
             (INDEX_FILE, index.as_bytes()),
@@ -578,11 +578,11 @@ impl<'a> Run<'a> {
         model_hash_seconds: f64,
         pack_seconds: f64,
         index: &str,
-    ) -> Result<PackSet, PackError> {
+    ) -> PackSet {
         let prefix = self.plan.format_prefix();
         let created = unix_now();
         let model_path = std::path::absolute(self.model.path()).unwrap_or_else(|_| self.model.path().to_path_buf());
-        Ok(PackSet {
+        PackSet {
             schema_version: 1,
             format: format!("{prefix}-pack-set-v2"),
             status: "ready".to_owned(),
@@ -615,7 +615,7 @@ impl<'a> Run<'a> {
             created_unix: created,
             created_utc: Some(rfc3339_utc(created)),
             extra: serde_json::Map::default(),
-        })
+        }
     }
 
     /// After a failure: folders that this run created and nothing was published in.

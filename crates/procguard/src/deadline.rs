@@ -44,14 +44,12 @@ impl DeadlineReader {
         }
         let Some((jobs, answers)) = &self.worker else { return Err(timed_out("no reader")) };
         let sent = jobs.send((path.to_owned(), later)).is_ok();
-        match if sent { answers.recv_timeout(left) } else { Err(mpsc::RecvTimeoutError::Disconnected) } {
-            Ok(answer) => answer,
-            Err(_) => {
-                self.worker = None;
-                self.stuck += 1;
-                Err(timed_out("the read did not return in time: the driver may be stuck"))
-            }
-        }
+        let answer = if sent { answers.recv_timeout(left) } else { Err(mpsc::RecvTimeoutError::Disconnected) };
+        answer.unwrap_or_else(|_| {
+            self.worker = None;
+            self.stuck += 1;
+            Err(timed_out("the read did not return in time: the driver may be stuck"))
+        })
     }
 }
 

@@ -199,7 +199,7 @@ fn classify(text: &str) -> Option<KernelEventKind> {
     rules.iter().find(|(words, _)| has(words)).map(|(_, kind)| *kind)
 }
 
-/// GuC firmware version that a driver said it loaded, e.g. `70.58.0`, by card.
+/// Version of the `GuC` firmware that a driver said it loaded, e.g. `70.58.0`, by card.
 pub(crate) fn guc_version(text: &str, pci: PciAddress) -> Option<String> {
     text.lines().rev().find_map(|line| {
         let (_, address, rest) = device(split_line(line).1)?;

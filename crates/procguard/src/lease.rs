@@ -8,8 +8,9 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd, BorrowedFd},
-    os::unix::fs::FileExt as _,
+    os::unix::{fs::FileExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use rustix::io::FdFlags;
@@ -86,6 +87,19 @@ pub struct LeaseStatus {
     pub holders: Vec<u32>,
 }
 
+/// All leases of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeaseReport {
+    /// Version of this document.
+    pub schema_version: u32,
+    /// The directory.
+    pub lease_root: PathBuf,
+    /// Every card of the machine and every lock that was ever taken, by card and kind.
+    pub leases: Vec<LeaseStatus>,
+    /// Set if an ordinary user other than you owns the directory: that user could remove lock files.
+    pub directory_owner: Option<u32>,
+}
+
 /// A held lease. Dropping it releases the lock, unless a child inherited it.
 ///
 /// The lock belongs to the open file, not to the process: whoever inherits the descriptor keeps the lock alive. By
@@ -133,6 +147,18 @@ impl Lease {
         rustix::io::fcntl_setfd(&self.file, FdFlags::empty())?;
         self.inheritable = true;
         Ok(())
+    }
+
+    /// Becomes another program that holds the lease as long as it, or what it leaves behind, lives. Returns only if that
+    /// failed, with the lease released.
+    pub fn exec(mut self, command: &mut Command) -> io::Error {
+        if let Err(e) = self.make_inheritable() {
+            return e;
+        }
+        let failed = command.exec();
+        // Nobody inherited it after all: the label goes with the guard.
+        self.inheritable = false;
+        failed
     }
 
     /// Closes this process's descriptor and leaves the lock, and the visible owner, to those who inherited it.

@@ -44,6 +44,7 @@ mod affinity;
 mod cards;
 mod deadline;
 mod doctor;
+mod explain;
 mod fdinfo;
 mod files;
 mod host;
@@ -58,9 +59,9 @@ mod usage;
 
 pub use crate::{
     affinity::{
-        Affinity, AffinityMask, AffinitySource, Backend, Hierarchy, LlamaDevices, LlamaProgram, Reader, Selection,
-        Selector, SelectorError, VulkanVisible, level_zero_variable, llama_program, parse_affinity_mask,
-        parse_selector, parse_vulkan_visible, resolve_affinity,
+        Affinity, AffinityMask, AffinitySource, Backend, Hierarchy, LlamaDevices, LlamaProgram, PinError, Pinning,
+        Reader, Selection, Selector, SelectorError, VulkanVisible, level_zero_variable, llama_program,
+        parse_affinity_mask, parse_selector, parse_vulkan_visible, pin_to_card, resolve_affinity,
     },
     cards::{Card, Cards, DeviceOrder, INTEL, NoSuchCard, device_name, is_b70, is_battlemage},
     doctor::{Check, CheckStatus, DoctorReport},
@@ -68,7 +69,7 @@ pub use crate::{
     files::{FileUse, FileUser, FilesInUse, directory_in_use, file_in_use, path_in_use},
     host::{FsSpace, Host, HostError, MAX_FILE, RecordInfo},
     klog::{KernelEvent, KernelEventKind, KernelLog, has_devcoredump},
-    lease::{DEFAULT_LEASE_ROOT, Lease, LeaseError, LeaseKind, LeaseOwner, LeaseRoot, LeaseStatus},
+    lease::{DEFAULT_LEASE_ROOT, Lease, LeaseError, LeaseKind, LeaseOwner, LeaseReport, LeaseRoot, LeaseStatus},
     pci::{CardRef, PciAddress, PciAddressError},
     ports::{
         ListenerOwnership, PortOwner, PortState, SocketHolder, TCP_LISTEN, TcpSocket, listening_inode_belongs_to,

@@ -203,9 +203,8 @@ fn judge(
                     _ => Evidence::Affinity,
                 };
                 match &affinity.selection {
-                    Selection::None => {}
                     Selection::Only(set) if set.contains(&card.pci) => drop(evidence.insert(named)),
-                    Selection::Only(_) => {}
+                    Selection::None | Selection::Only(_) => {}
                     Selection::All => {
                         evidence.insert(Evidence::AmbiguousAffinity);
                         notes.push("nothing pins it to a card".into());

@@ -1,4 +1,5 @@
 //! Tests that need root, a pid namespace and another user. Run with `B70_TEST_ALL=1`.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A test ends, and speaks, where something is amiss.
 
 use std::{
     fs,

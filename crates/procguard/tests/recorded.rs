@@ -1,4 +1,5 @@
 //! Verdicts of the recorded trees under `fixtures/hosts`.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // A test ends, and speaks, where something is amiss.
 
 use std::{
     fs,

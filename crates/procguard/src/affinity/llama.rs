@@ -188,7 +188,8 @@ impl LlamaDevices {
                 },
                 // An option of another version: whether it takes the next word decides what that word means.
                 None if next_is_flag => {
-                    self.doubt = Some(format!("it is not known whether {arg} takes a value, and a device flag follows"))
+                    self.doubt =
+                        Some(format!("it is not known whether {arg} takes a value, and a device flag follows"));
                 }
                 None if arg.starts_with('-') => {
                     let unknown_flag = args.peek().is_some_and(|n| n.starts_with("--"));

@@ -195,7 +195,7 @@ fn remove_ipc(host: &Host) -> Check {
         host.list("/etc/systemd/logind.conf.d")
             .unwrap_or_default()
             .into_iter()
-            .filter(|n| n.ends_with(".conf"))
+            .filter(|n| n.strip_suffix(".conf").is_some())
             .map(|n| format!("/etc/systemd/logind.conf.d/{n}")),
     );
     let mut any = false;

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File, TryLockError},
-    io::{self, Read as _},
+    io::{self, Read as _, Seek as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     thread,
@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::{DEFAULT_LEASE_ROOT, Lease, LeaseKind, LeaseOwner, LeaseStatus};
+use super::{DEFAULT_LEASE_ROOT, Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
 use crate::{files::open_pids, host::Host, pci::PciAddress};
 
 /// Longer than any label; a longer file was not written by the kit.
@@ -253,7 +253,7 @@ impl LeaseRoot {
             Err(TryLockError::WouldBlock) => {
                 let meta = file.metadata().map_err(|source| LeaseError::Io { path: self.path.join(&name), source })?;
                 let mut holders = open_pids(host, meta.dev(), meta.ino());
-                holders.retain(|p| *p != std::process::id() || self.is_own(&file, *p));
+                holders.retain(|p| *p != std::process::id() || Self::is_own(&file, *p));
                 Ok(LeaseStatus { held: true, owner: read_label(&file), holders, ..free })
             }
             Err(TryLockError::Error(source)) => Err(LeaseError::Io { path: self.path.join(&name), source }),
@@ -261,8 +261,36 @@ impl LeaseRoot {
     }
 
     /// This process has the file open for this look; does it hold the lock besides?
-    fn is_own(&self, file: &File, pid: u32) -> bool {
+    fn is_own(file: &File, pid: u32) -> bool {
         read_label(file).is_some_and(|o| o.pid == pid)
+    }
+
+    /// The directory's report: the cards given, leased or not, and every lock that was ever taken. A directory that does
+    /// not exist yet has no leases.
+    pub fn report(path: &Path, host: &Host, cards: &[PciAddress]) -> Result<LeaseReport, LeaseError> {
+        let mut report =
+            LeaseReport { schema_version: 1, lease_root: path.to_owned(), leases: Vec::new(), directory_owner: None };
+        match Self::open_existing(path) {
+            Ok(root) => {
+                report.leases = root.list(host)?;
+                report.directory_owner = root.foreign_owner();
+            }
+            Err(LeaseError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(e),
+        }
+        for pci in cards {
+            if !report.leases.iter().any(|l| l.pci == *pci && l.kind == LeaseKind::Card) {
+                report.leases.push(LeaseStatus {
+                    pci: *pci,
+                    kind: LeaseKind::Card,
+                    held: false,
+                    owner: None,
+                    holders: Vec::new(),
+                });
+            }
+        }
+        report.leases.sort_by_key(|s| (s.pci, s.kind));
+        Ok(report)
     }
 
     /// State of all locks that were ever taken here, ascending by card and kind.
@@ -288,7 +316,6 @@ fn read_label(file: &File) -> Option<LeaseOwner> {
     let mut bytes = Vec::new();
     // The offset of this descriptor is its own: it was opened for this look.
     (&mut &*file).take(MAX_LABEL).read_to_end(&mut bytes).ok()?;
-    use std::io::Seek as _;
     (&mut &*file).rewind().ok()?;
     serde_json::from_slice(&bytes).ok()
 }

@@ -266,7 +266,7 @@ fn open_nodes(
             Ok(Some(first)) => fds.push(DrmFd { pid, path, minor, first }),
             // Drivers outside the kernel print no keys at all.
             Ok(None) => {
-                cannot(format!("DRM client of open file {name} ({link}): its driver says nothing about use"), pci)
+                cannot(format!("DRM client of open file {name} ({link}): its driver says nothing about use"), pci);
             }
             Err(e) => cannot(format!("DRM client of open file {name} ({link}): {e}"), pci),
         }
@@ -280,6 +280,13 @@ fn node_card(cards: &Cards, minor: u32) -> Option<PciAddress> {
     cards.cards.iter().find(|c| is(&c.render_node, &render) || is(&c.card_node, &card)).map(|c| c.pci)
 }
 
+/// What makes two descriptors one client: the kernel's id, unique per device at least. One without is its own.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum ClientKey {
+    Id(u64),
+    File(String),
+}
+
 fn second_sample(
     host: &Host,
     cards: &Cards,
@@ -288,15 +295,14 @@ fn second_sample(
     scan: &mut Scan,
     fds: Vec<DrmFd>,
 ) {
-    // Client ids are unique per device at least; a client without one is its own.
-    let mut clients: BTreeMap<(PciAddress, Result<u64, String>), (Client, FdInfo, String)> = BTreeMap::new();
+    let mut clients: BTreeMap<(PciAddress, ClientKey), (Client, FdInfo, String)> = BTreeMap::new();
     let mut cannot = |pid, what: String, pci| scan.unreadable.push(Unreadable { pid: Some(pid), what, pci });
     for fd in fds {
         let Some(pci) = fd.first.pdev.or_else(|| node_card(cards, fd.minor)) else {
             cannot(fd.pid, format!("which card minor {} belongs to", fd.minor), None);
             continue;
         };
-        let key = (pci, fd.first.client_id.ok_or_else(|| fd.path.clone()));
+        let key = (pci, fd.first.client_id.map_or_else(|| ClientKey::File(fd.path.clone()), ClientKey::Id));
         let entry = clients.entry(key).or_insert_with(|| {
             let client = Client { pci, pids: BTreeSet::new(), vram: 0, host_memory: 0, active: false };
             (client, fd.first.clone(), fd.path.clone())
