@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use b70_admission::{
-    CacheStatus, FingerprintRequest, How, HostRoots, ModelSource, PrepareAction, PrepareRequest, Prepared, Reserve,
+    CacheStatus, FingerprintRequest, HostRoots, How, ModelSource, PrepareAction, PrepareRequest, Prepared, Reserve,
     Sha256, Warmed, fingerprint, host_facts,
 };
 use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text};

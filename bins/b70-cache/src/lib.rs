@@ -167,8 +167,6 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
         Command::Verify { select, root, wait } => commands::verify(&context, &select, &root, wait.wait),
         Command::Warm { select, root } => commands::warm(&context, &select, &root),
         Command::Path { select, root } => commands::path(&context, &select, &root),
-        Command::Drop { select, root, execute, wait } => {
-            commands::drop(&context, &select, &root, execute, wait.wait)
-        }
+        Command::Drop { select, root, execute, wait } => commands::drop(&context, &select, &root, execute, wait.wait),
     }
 }

@@ -137,7 +137,10 @@ fn the_whole_life_of_an_entry() {
     assert_eq!(document["runtime"]["commit"], "absent");
 
     let (code, again) = bench.run(&with("prepare"));
-    assert_eq!((code, &again["entries"][0]["action"], &again["entries"][0]["trust"]), (0, &"reused".into(), &"receipt".into()));
+    assert_eq!(
+        (code, &again["entries"][0]["action"], &again["entries"][0]["trust"]),
+        (0, &"reused".into(), &"receipt".into())
+    );
 
     let (code, status) = bench.run(&with("status"));
     let entry = &status["entries"][0];
@@ -177,8 +180,7 @@ fn a_wrong_hash_and_too_little_space_leave_nothing() {
     assert_eq!(error["error"]["found"], digest(&model).to_string());
     assert_eq!(bench.left(), Vec::<PathBuf>::new());
 
-    let (code, error) =
-        bench.run(&["prepare", "--model", text(&model), "--min-free", &(u64::MAX / 2).to_string()]);
+    let (code, error) = bench.run(&["prepare", "--model", text(&model), "--min-free", &(u64::MAX / 2).to_string()]);
     assert_eq!((code, error["error"]["kind"].as_str()), (1, Some("headroom")), "{error}");
     assert_eq!(bench.left(), Vec::<PathBuf>::new());
 }

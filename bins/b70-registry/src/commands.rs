@@ -183,11 +183,7 @@ fn spec_digest(path: &Path) -> Result<Sha256, CliError> {
     Ok(spec.source.sha256)
 }
 
-pub(crate) fn register(
-    context: &Context<'_>,
-    root: &RootArgs,
-    args: &RegisterArgs<'_>,
-) -> Result<Output, CliError> {
+pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterArgs<'_>) -> Result<Output, CliError> {
     let source_model_sha256 = match (args.sha256, args.spec) {
         (Some(sha256), _) => sha256,
         (None, Some(spec)) => spec_digest(spec)?,
@@ -296,8 +292,7 @@ pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
     };
     let plan = if execute { registry.gc()? } else { registry.plan_gc()? };
     let verb = if plan.executed { "removed" } else { "would remove" };
-    let mut text: String =
-        plan.plan.iter().map(|r| format!("{verb} {}: {}\n", r.path.display(), r.reason)).collect();
+    let mut text: String = plan.plan.iter().map(|r| format!("{verb} {}: {}\n", r.path.display(), r.reason)).collect();
     text.push_str(&format!("{} record(s) stay\n", plan.kept));
     if !plan.executed && !plan.plan.is_empty() {
         text.push_str("nothing was removed: add --execute\n");

@@ -45,8 +45,7 @@ impl Bench {
         }
         let output = command.output().expect("the executable runs");
         let code = output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"));
-        let document =
-            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {output:?}"));
+        let document = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {output:?}"));
         (code, document)
     }
 
@@ -102,7 +101,11 @@ fn a_changed_a_missing_and_a_new_file_are_each_named() {
     assert_eq!((&record["promotion_eligible"], &record["build_fingerprint_sha256"]), (&false.into(), &Value::Null));
 
     let (code, verified) = bench.run(&["verify", "--pack-key", &key]);
-    assert_eq!((code, &verified["status"], &verified["checked_files"]), (0, &"admitted".into(), &3.into()), "{verified}");
+    assert_eq!(
+        (code, &verified["status"], &verified["checked_files"]),
+        (0, &"admitted".into(), &3.into()),
+        "{verified}"
+    );
     assert_eq!(bench.register(&set).1["outcome"], "kept");
 
     bench.write("set/a/z", b"ONE");
@@ -121,10 +124,9 @@ fn a_changed_a_missing_and_a_new_file_are_each_named() {
     let (code, verified) = bench.run(&["verify", "--pack-key", &key]);
     assert!(code == 1 && verified["record_faults"].as_array().is_some_and(|f| !f.is_empty()), "{verified}");
     assert!(bench.run(&["list"]).1["records"][0]["fault"].is_string());
-    let bound = std::fs::read_to_string(&manifest).expect("there").replace(
-        "external-artifact-registered-loader-binding-required",
-        "bound",
-    );
+    let bound = std::fs::read_to_string(&manifest)
+        .expect("there")
+        .replace("external-artifact-registered-loader-binding-required", "bound");
     std::fs::write(&manifest, bound).expect("written");
     let (_, verified) = bench.run(&["verify", "--pack-key", &key]);
     assert!(verified["record_faults"].to_string().contains("binding"), "{verified}");
@@ -232,7 +234,11 @@ fn the_dirty_patch_has_one_definition_and_the_environment_no_say() {
     git(&source, &["add", "-A"]);
     git(&source, &["commit", "-qm", "one"]);
     let clean = fingerprint(&bench, &source, &build);
-    assert_eq!((&clean["runtime"]["dirty"], &clean["runtime"]["dirty_patch_sha256"]), (&false.into(), &"absent".into()), "{clean}");
+    assert_eq!(
+        (&clean["runtime"]["dirty"], &clean["runtime"]["dirty_patch_sha256"]),
+        (&false.into(), &"absent".into()),
+        "{clean}"
+    );
     assert_eq!(clean["runtime"]["commit"].as_str().map(str::len), Some(40));
     assert_eq!(clean["compiler"]["version"], "GNU 12.2.0");
     assert_eq!(clean["binaries"]["test-backend-ops"], "absent");
@@ -303,8 +309,7 @@ fn an_unknown_part_makes_it_unfit_and_says_which() {
     assert_eq!((&report["compiler"]["version"], &report["fit_for_pass_reuse"]), (&"unknown".into(), &false.into()));
     assert!(report["unknown"].to_string().contains("/compiler/version"), "{report}");
     assert!(report["reasons"].to_string().contains("/compiler/version is unknown"), "{report}");
-    let (code, _) =
-        bench.run(&["fingerprint", "--runtime", text(&source), "--build", text(&build), "--require-fit"]);
+    let (code, _) = bench.run(&["fingerprint", "--runtime", text(&source), "--build", text(&build), "--require-fit"]);
     assert_eq!(code, 1);
     std::fs::write(build.join("bin/llama-server"), b"#!/bin/sh\n").expect("written");
     let report = fingerprint(&bench, &source, &build);

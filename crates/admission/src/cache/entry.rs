@@ -158,7 +158,9 @@ impl ModelCache {
             Ok(entry) => entry,
             Err(e) => return Ok(Err(format!("its {ENTRY_NAME} is no cache entry: {e}"))),
         };
-        Ok(check_entry(&entry, key).map(|files| Opened { folder, entry, files }).map_err(|why| format!("its {ENTRY_NAME}: {why}")))
+        Ok(check_entry(&entry, key)
+            .map(|files| Opened { folder, entry, files })
+            .map_err(|why| format!("its {ENTRY_NAME}: {why}")))
     }
 
     /// Looks at the entry without reading a byte of the model: the document, the record of its last check, and the
@@ -285,7 +287,8 @@ fn recorded_stat_differs(opened: &Opened) -> Result<Option<String>, ArtifactErro
     let admission = &opened.entry.admission;
     let size = opened.files[0].size;
     let differs = |what: &str, recorded: i128, found: i128| {
-        (recorded != found).then(|| format!("{what} of its file was {recorded} at the last check and is {found}; run verify"))
+        (recorded != found)
+            .then(|| format!("{what} of its file was {recorded} at the last check and is {found}; run verify"))
     };
     Ok(differs("the size", size.into(), stat.size.into())
         .or_else(|| differs("mtime_ns", admission.mtime_ns.into(), stat.mtime_ns.into()))

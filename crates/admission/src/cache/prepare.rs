@@ -16,7 +16,9 @@ use super::entry::{
 use super::staging::{self, StagingReport};
 use super::{ENTRY_FORMAT, ModelCache, ModelSource, RECEIPT_NAME, constant, model_sha256};
 use crate::digest::{Content, Sha256};
-use crate::documents::{ArtifactError, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known};
+use crate::documents::{
+    ArtifactError, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known,
+};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::headroom::{HostPaths, headroom};
@@ -44,8 +46,8 @@ impl Reserve {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
             Self::Default => {
-                let stat = rustix::fs::fstatvfs(root)
-                    .map_err(|e| Error::io("stat the file system of", root.path(), e))?;
+                let stat =
+                    rustix::fs::fstatvfs(root).map_err(|e| Error::io("stat the file system of", root.path(), e))?;
                 let capacity = stat.f_blocks.saturating_mul(stat.f_frsize);
                 let of = if capacity == 0 { needed } else { capacity };
                 Ok((64 << 20) + of / 50)
@@ -421,9 +423,8 @@ fn runtime(build: Option<&Fingerprint>) -> CacheRuntime {
 }
 
 fn driver(host: Option<&HostFacts>) -> Map<String, Value> {
-    let (kernel, packages) = host.map_or((json!("unknown"), json!("unknown")), |host| {
-        (to_value(&host.kernel), to_value(&host.packages))
-    });
+    let (kernel, packages) =
+        host.map_or((json!("unknown"), json!("unknown")), |host| (to_value(&host.kernel), to_value(&host.packages)));
     Map::from_iter([("kernel".to_owned(), kernel), ("packages".to_owned(), packages)])
 }
 
@@ -437,11 +438,7 @@ fn target(request: &PrepareRequest<'_>) -> String {
 }
 
 /// Copies every file, several shards at once over the pool.
-fn copy_files(
-    request: &PrepareRequest<'_>,
-    staged: &StagingDir,
-    how: &How<'_>,
-) -> Result<Vec<(RelPath, Content)>> {
+fn copy_files(request: &PrepareRequest<'_>, staged: &StagingDir, how: &How<'_>) -> Result<Vec<(RelPath, Content)>> {
     let files = &request.source.files;
     // Of one file the model's digest is the file's own, so that wrong bytes are refused before they are read back.
     let expected = if files.len() == 1 { request.sha256 } else { None };

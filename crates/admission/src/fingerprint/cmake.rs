@@ -69,11 +69,8 @@ impl Cache {
         let part = |name: &str| {
             self.get(name).filter(|v| !v.is_empty() && v.bytes().all(|b| b.is_ascii_digit())).map(str::to_owned)
         };
-        let version = [
-            part("CMAKE_CACHE_MAJOR_VERSION"),
-            part("CMAKE_CACHE_MINOR_VERSION"),
-            part("CMAKE_CACHE_PATCH_VERSION"),
-        ];
+        let version =
+            [part("CMAKE_CACHE_MAJOR_VERSION"), part("CMAKE_CACHE_MINOR_VERSION"), part("CMAKE_CACHE_PATCH_VERSION")];
         let Some(version) = version.into_iter().collect::<Option<Vec<_>>>().map(|parts| parts.join(".")) else {
             return Err("CMakeCache.txt does not say which CMake wrote it".to_owned());
         };
@@ -89,7 +86,12 @@ impl Cache {
             let Some(text) = read(&folder.path().join("CMakeCXXCompiler.cmake"))? else { continue };
             let set = |key: &str| {
                 text.lines().find_map(|line| {
-                    line.trim().strip_prefix("set(")?.strip_prefix(key)?.trim().strip_suffix(')').map(|v| v.trim_matches('"').to_owned())
+                    line.trim()
+                        .strip_prefix("set(")?
+                        .strip_prefix(key)?
+                        .trim()
+                        .strip_suffix(')')
+                        .map(|v| v.trim_matches('"').to_owned())
                 })
             };
             if let Some(version) = set("CMAKE_CXX_COMPILER_VERSION ").filter(|v| !v.is_empty()) {
@@ -102,7 +104,8 @@ impl Cache {
 
     /// Whether the folder was configured for this source tree; true when it does not say.
     pub(super) fn is_of(&self, source: &Path) -> bool {
-        self.get("CMAKE_HOME_DIRECTORY").is_none_or(|home| Path::new(home).canonicalize().is_ok_and(|home| home == source))
+        self.get("CMAKE_HOME_DIRECTORY")
+            .is_none_or(|home| Path::new(home).canonicalize().is_ok_and(|home| home == source))
     }
 }
 

@@ -100,7 +100,8 @@ impl<'a> Source<'a> {
                 let entry = entry.map_err(error)?;
                 let path = entry.path();
                 if entry.file_type().map_err(error)?.is_dir() {
-                    let skipped = entry.file_name() == ".git" || path == self.build || path.join("CMakeCache.txt").exists();
+                    let skipped =
+                        entry.file_name() == ".git" || path == self.build || path.join("CMakeCache.txt").exists();
                     if !skipped {
                         pending.push(path);
                     }
@@ -121,8 +122,10 @@ impl<'a> Source<'a> {
     /// digest of its target's text.
     fn tree_digest(&self, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Sha256> {
         let files = self.files()?;
-        let is_link: Vec<bool> =
-            files.iter().map(|p| p.symlink_metadata().map(|m| m.is_symlink()).map_err(|e| Error::io("stat", p, e))).collect::<Result<_>>()?;
+        let is_link: Vec<bool> = files
+            .iter()
+            .map(|p| p.symlink_metadata().map(|m| m.is_symlink()).map_err(|e| Error::io("stat", p, e)))
+            .collect::<Result<_>>()?;
         let jobs: Vec<Job<'_>> =
             files.iter().zip(&is_link).filter(|(_, link)| !**link).map(|(p, _)| Job::from(p.as_path())).collect();
         let mut digests = hash_many(&jobs, What::Sha256, pool, progress).into_iter();

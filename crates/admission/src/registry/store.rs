@@ -226,17 +226,18 @@ impl Registry {
 
     /// Records an artifact's identities. The payload is not copied and not touched.
     pub fn register(&self, request: &RegisterRequest<'_>, wait: Duration) -> Result<Registered, ArtifactError> {
-        for (what, text) in
-            [("packer revision", request.packer_revision), ("layout", request.layout), ("kernel ABI", request.kernel_abi)]
-        {
+        for (what, text) in [
+            ("packer revision", request.packer_revision),
+            ("layout", request.layout),
+            ("kernel ABI", request.kernel_abi),
+        ] {
             if text.is_empty() || text.chars().any(char::is_control) {
                 let why = format!("the {what} {text:?} is empty or has a control character");
                 return Err(ArtifactError::Document { path: self.path.clone(), why });
             }
         }
         let artifact = request.artifact;
-        let key =
-            pack_key(&request.source_model_sha256, request.packer_revision, request.layout, &artifact.sha256);
+        let key = pack_key(&request.source_model_sha256, request.packer_revision, request.layout, &artifact.sha256);
         let record = RegistryRecord {
             schema_version: Some(1),
             format: REGISTRY_FORMAT.to_owned(),
@@ -429,12 +430,8 @@ fn record_faults(record: &RegistryRecord, key: &Sha256) -> Vec<String> {
     if record.key != *key {
         faults.push(format!("its key is {}, its folder says {key}", record.key));
     }
-    let computed = pack_key(
-        &record.source_model_sha256,
-        &record.packer_revision.to_string(),
-        &record.layout,
-        &artifact.sha256,
-    );
+    let computed =
+        pack_key(&record.source_model_sha256, &record.packer_revision.to_string(), &record.layout, &artifact.sha256);
     if computed != record.key {
         faults.push(format!("its key is {}, its fields give {computed}", record.key));
     }
