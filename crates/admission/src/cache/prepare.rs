@@ -152,42 +152,11 @@ impl ModelCache {
                 Existing::Damaged(why) => damage = Some(why),
                 Existing::Good(..) if request.force => {}
                 Existing::Good(opened, trust, reasons) => {
-                    return self.reuse(request, *opened, trust, reasons, start);
+                    return reuse(request, *opened, trust, reasons, start);
                 }
             }
         }
         self.copy(request, damage, how, start)
-    }
-
-    fn reuse(
-        &self,
-        request: &PrepareRequest<'_>,
-        mut opened: Opened,
-        trust: Trust,
-        receipt_reasons: Vec<Reason>,
-        start: Instant,
-    ) -> Result<Prepared, ArtifactError> {
-        let unvouched = opened.entry.source.extra.get(SHA256_STATUS).is_some_and(|s| s == UNVOUCHED);
-        if unvouched && request.sha256.is_some() {
-            // Somebody vouches now for what was only read before.
-            opened.entry.source.extra.remove(SHA256_STATUS);
-            opened.entry.source.extra.remove(IDENTITY);
-            write_entry(&opened.folder, &opened.entry)?;
-        }
-        Ok(Prepared {
-            role: request.role.to_owned(),
-            action: PrepareAction::Reused,
-            damage: None,
-            key: opened.entry.cached.sha256,
-            path: opened.folder.join(&opened.files[0].name),
-            vouched: request.sha256.is_some() || !unvouched,
-            trust,
-            receipt_reasons,
-            size_bytes: opened.entry.cached.size_bytes,
-            seconds: start.elapsed().as_secs_f64(),
-            staging: None,
-            metadata: opened.entry,
-        })
     }
 
     /// Whether the entry is good, by its receipt or else by reading it.
@@ -395,6 +364,36 @@ impl ModelCache {
             extra: Map::new(),
         })
     }
+}
+
+fn reuse(
+    request: &PrepareRequest<'_>,
+    mut opened: Opened,
+    trust: Trust,
+    receipt_reasons: Vec<Reason>,
+    start: Instant,
+) -> Result<Prepared, ArtifactError> {
+    let unvouched = opened.entry.source.extra.get(SHA256_STATUS).is_some_and(|s| s == UNVOUCHED);
+    if unvouched && request.sha256.is_some() {
+        // Somebody vouches now for what was only read before.
+        opened.entry.source.extra.remove(SHA256_STATUS);
+        opened.entry.source.extra.remove(IDENTITY);
+        write_entry(&opened.folder, &opened.entry)?;
+    }
+    Ok(Prepared {
+        role: request.role.to_owned(),
+        action: PrepareAction::Reused,
+        damage: None,
+        key: opened.entry.cached.sha256,
+        path: opened.folder.join(&opened.files[0].name),
+        vouched: request.sha256.is_some() || !unvouched,
+        trust,
+        receipt_reasons,
+        size_bytes: opened.entry.cached.size_bytes,
+        seconds: start.elapsed().as_secs_f64(),
+        staging: None,
+        metadata: opened.entry,
+    })
 }
 
 enum Existing {

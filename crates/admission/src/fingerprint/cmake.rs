@@ -1,4 +1,4 @@
-//! What CMake wrote down: `CMakeCache.txt`, and the compiler it found.
+//! What `CMake` wrote down: `CMakeCache.txt`, and the compiler it found.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::digest::Sha256;
 use crate::documents::Known;
 use crate::path::{open_source, read_bounded};
 
-/// The largest file of CMake's that is read.
+/// The largest file of `CMake`'s that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The entries of a `CMakeCache.txt`, `NAME:TYPE=VALUE` each.
@@ -61,7 +61,7 @@ impl Cache {
         }
     }
 
-    /// The compiler's version: CMake keeps it in `CMakeFiles/<its version>/CMakeCXXCompiler.cmake`.
+    /// The compiler's version: `CMake` keeps it in `CMakeFiles/<its version>/CMakeCXXCompiler.cmake`.
     pub(super) fn compiler_version(&self, build: &Path) -> Result<Known<String>, String> {
         if let Some(version) = self.get("CMAKE_CXX_COMPILER_VERSION").filter(|v| !v.is_empty()) {
             return Ok(Known::Value(version.to_owned()));
@@ -109,7 +109,7 @@ impl Cache {
     }
 }
 
-/// CMake's constants that are true.
+/// `CMake`'s constants that are true.
 pub(super) fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE", "Y"].iter().any(|t| t.eq_ignore_ascii_case(value))
 }

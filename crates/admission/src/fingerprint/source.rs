@@ -25,6 +25,12 @@ const COMPILED: [&str; 22] = [
     "m", "mm", "s", "cmake", "in",
 ];
 
+/// Seconds and nanoseconds since 1970.
+type Stamp = (i64, i64);
+
+/// Object files and when they were written, by the name of their source.
+type Objects = HashMap<std::ffi::OsString, Vec<(PathBuf, Stamp)>>;
+
 pub(super) struct Source<'a> {
     tree: &'a Path,
     build: &'a Path,
@@ -187,8 +193,8 @@ impl<'a> Source<'a> {
     }
 
     /// Object files of the build folder by the name of their source.
-    fn objects(&self) -> HashMap<std::ffi::OsString, Vec<(PathBuf, (i64, i64))>> {
-        let mut objects: HashMap<_, Vec<_>> = HashMap::new();
+    fn objects(&self) -> Objects {
+        let mut objects = Objects::new();
         let mut pending = vec![self.build.to_path_buf()];
         let mut seen = 0;
         while let Some(folder) = pending.pop() {

@@ -312,11 +312,8 @@ impl Registry {
             checked_bytes: 0,
             seconds: 0.0,
         };
-        let listed = match recorded_files(&record) {
-            Ok(listed) => listed,
-            // Already among the record's faults.
-            Err(_) => return Ok(verdict),
-        };
+        // Why not is already among the record's faults.
+        let Ok(listed) = recorded_files(&record) else { return Ok(verdict) };
         match Found::look(&path) {
             Ok(found) => compare(&found, listed, pool, progress, &mut verdict)?,
             Err(Error::Missing { .. }) => {
