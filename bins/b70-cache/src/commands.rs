@@ -283,7 +283,8 @@ pub(crate) fn warm(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
                 bytes_text(entry.resident_before_bytes)
             )
         })
-        .collect::<String>();
+        .collect::<Vec<_>>()
+        .concat();
     Output::ok(&document(Entries { entries }), text)
 }
 
@@ -314,7 +315,7 @@ pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
         };
         entries.push(PathEntry { role: status.role, key, path });
     }
-    let text = entries.iter().map(|entry| format!("{}\n", entry.path)).collect::<String>();
+    let text = entries.iter().map(|entry| format!("{}\n", entry.path)).collect::<Vec<_>>().concat();
     Output::ok(&document(Entries { entries }), text)
 }
 

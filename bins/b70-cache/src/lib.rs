@@ -127,8 +127,7 @@ pub(crate) enum Role {
 /// Where the copies live.
 #[derive(Debug, Args)]
 pub(crate) struct RootArgs {
-    /// Folder of the cache [default: the manifest's ram_cache.root, else $B70_RAM_ROOT/models, else
-    /// /dev/shm/b70kit-<uid>/models].
+    /// Folder of the cache [default: the root that the manifest names, else models in the RAM root].
     #[arg(long, value_name = "DIR")]
     cache_root: Option<PathBuf>,
     /// Allow a root inside a Git work tree.

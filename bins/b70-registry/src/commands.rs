@@ -58,13 +58,12 @@ fn document<T: Serialize>(body: T) -> Document<T> {
 }
 
 fn root_path(args: &RootArgs) -> Result<PathBuf, CliError> {
-    let path = match &args.registry_root {
-        Some(path) => path.clone(),
-        None => {
-            let me = Path::new("/proc/self");
-            let uid = me.metadata().map(|m| m.uid()).map_err(|e| CliError::io(me, &e))?;
-            default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?.join("registry")
-        }
+    let path = if let Some(path) = &args.registry_root {
+        path.clone()
+    } else {
+        let me = Path::new("/proc/self");
+        let uid = me.metadata().map(|m| m.uid()).map_err(|e| CliError::io(me, &e))?;
+        default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?.join("registry")
     };
     let path = std::path::absolute(&path).map_err(|e| CliError::io(&path, &e))?;
     refuse_in_git(&path, args.allow_in_repo)?;
@@ -80,13 +79,11 @@ fn open(args: &RootArgs) -> Result<Option<Registry>, CliError> {
 }
 
 fn open_for(args: &RootArgs, key: &Sha256) -> Result<Registry, CliError> {
-    match open(args)? {
-        Some(registry) => Ok(registry),
-        None => {
-            let (what, root) = (format!("the key {key}"), root_path(args)?);
-            Err(b70_admission::ArtifactError::NotThere { what, root }.into())
-        }
+    if let Some(registry) = open(args)? {
+        return Ok(registry);
     }
+    let (what, root) = (format!("the key {key}"), root_path(args)?);
+    Err(b70_admission::ArtifactError::NotThere { what, root }.into())
 }
 
 fn known<T: std::fmt::Display>(known: &Known<T>) -> String {
@@ -142,7 +139,7 @@ fn fingerprint_text(context: &Context<'_>, report: &FingerprintReport) -> String
     text.push_str(&if report.fit_for_pass_reuse {
         format!("{}\n", context.ui.paint(Style::Good, "a recorded pass may stand for this build"))
     } else {
-        let reasons: String = report.reasons.iter().map(|reason| format!("  {reason}\n")).collect();
+        let reasons = report.reasons.iter().map(|reason| format!("  {reason}\n")).collect::<Vec<_>>().concat();
         format!("{}\n{reasons}", context.ui.paint(Style::Warn, "no recorded pass may stand for this build:"))
     });
     text
@@ -292,7 +289,8 @@ pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
     };
     let plan = if execute { registry.gc()? } else { registry.plan_gc()? };
     let verb = if plan.executed { "removed" } else { "would remove" };
-    let mut text: String = plan.plan.iter().map(|r| format!("{verb} {}: {}\n", r.path.display(), r.reason)).collect();
+    let mut text =
+        plan.plan.iter().map(|r| format!("{verb} {}: {}\n", r.path.display(), r.reason)).collect::<Vec<_>>().concat();
     text.push_str(&format!("{} record(s) stay\n", plan.kept));
     if !plan.executed && !plan.plan.is_empty() {
         text.push_str("nothing was removed: add --execute\n");
