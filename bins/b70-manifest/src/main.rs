@@ -1,3 +1,7 @@
 //! Entry point of `b70-manifest`.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    b70_cli::run(b70_manifest_bin::run)
+}

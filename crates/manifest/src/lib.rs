@@ -34,16 +34,26 @@
 //! decided by `b70-admission` and `b70-packset`.
 #![forbid(unsafe_code)]
 
+pub mod artifact;
+pub mod calibration;
 mod canonical;
+pub mod document;
+pub mod editor;
 mod evidence;
 pub mod exit;
+pub mod gate;
 pub mod golden;
 mod hex;
+pub mod migrate;
 pub mod model_pack;
 pub mod pack;
 mod pci;
 mod report;
+pub mod schema;
+mod span;
+pub mod state;
 mod time;
+pub mod validate;
 mod words;
 pub mod workers;
 
@@ -51,5 +61,5 @@ pub use canonical::{CanonicalError, canonical_json, canonical_sha256};
 pub use evidence::{EvidenceClass, NeverEligible};
 pub use hex::{Blake3Hex, ParseDigestError, Sha256Hex};
 pub use pci::{GpuRef, ParsePciError, PciAddress};
-pub use report::{ErrorReport, Explain};
+pub use report::{ErrorEnvelope, ErrorReport, Explain};
 pub use time::{rfc3339_utc, unix_now};

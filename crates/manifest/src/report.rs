@@ -67,3 +67,14 @@ pub trait Explain: std::error::Error {
     /// The exit code of a binary that ends with this error.
     fn exit_code(&self) -> u8;
 }
+
+/// The document every command prints for an error with `--json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Error")]
+pub struct ErrorEnvelope {
+    /// Version of this document's form, 1.
+    #[schemars(example = 1)]
+    pub schema_version: u64,
+    /// The error.
+    pub error: ErrorReport,
+}

@@ -1,8 +1,12 @@
 //! Documents of golden fixtures: the corpus manifest people keep, the set the generator writes, the result of a run.
 
 mod corpus;
+mod focused;
+mod set;
 
 pub use corpus::{CorpusSource, GoldenCorpusManifest, ImplementedArtifact, ResetPolicy};
+pub use focused::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
+pub use set::{GoldenCase, GoldenRule, GoldenSet, GoldenTensor};
 
 /// The version `migrate` writes; version 1 is the lab's.
 pub const GOLDEN_CORPUS_VERSION: u64 = 2;

@@ -1,0 +1,20 @@
+//! Documents of cold calibration: the suite, one endpoint's result, a whole run, a comparison, the lab's older results.
+//!
+//! A [`CalibrationResult`] that was read from a file is a claim. It cannot be written back: only
+//! [`gate::judge`](crate::gate::judge) makes a document that can, and what that document says of itself comes from the
+//! gates alone.
+
+mod compare;
+mod lab;
+mod result;
+mod row;
+mod suite;
+
+pub use compare::{BootstrapInterval, CardEffect, Comparison, CrossoverGroup, Effect, Interval, Verdict};
+pub use lab::LabCalibrationResult;
+pub use result::{
+    CalibrationResult, CalibrationRun, CardIdentity, Claim, EndpointIdentity, Measured, MetricSummary, RunEndpoint,
+    RunIdentity, Settings, SuiteIdentity, SuitePromptIdentity,
+};
+pub use row::CalibrationRow;
+pub use suite::{CalibrationSuite, ResolvedPrompt, SuiteDocument, SuiteItem, SuitePrompt, UNCLASSIFIED};

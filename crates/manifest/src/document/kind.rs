@@ -1,0 +1,143 @@
+use crate::words::words;
+
+words! {
+    /// A kind of document.
+    Kind {
+        /// Persistent servers, one card each.
+        Workers = "workers",
+        /// The model a lane serves, its packer and what admission requires.
+        ModelPackManifest = "model-pack-manifest",
+        /// The kernel cases a lane needs.
+        GoldenCorpusManifest = "golden-corpus-manifest",
+        /// Which tensors go to which slot.
+        PackPlan = "pack-plan",
+        /// The prompts of a cold calibration.
+        CalibrationSuite = "calibration-suite",
+        /// `manifest.json` of a pack set.
+        PackSet = "pack-set",
+        /// One packed tensor.
+        TensorPack = "tensor-pack",
+        /// The lab's receipt of a deep validation.
+        DeepValidation = "deep-validation",
+        /// A receipt of a deep validation.
+        Receipt = "receipt",
+        /// A verified copy of a pack set in RAM.
+        RamStage = "ram-stage",
+        /// A copy of a model in RAM.
+        CacheEntry = "cache-entry",
+        /// A registered artifact.
+        RegistryRecord = "registry-record",
+        /// The fingerprint of a build.
+        Fingerprint = "fingerprint",
+        /// A set of deterministic kernel fixtures.
+        GoldenSet = "golden-set",
+        /// The outcome of focused backend tests.
+        FocusedResult = "focused-result",
+        /// A calibration of one endpoint.
+        CalibrationResult = "calibration-result",
+        /// A calibration over several endpoints.
+        CalibrationRun = "calibration-run",
+        /// A calibration the lab's script wrote.
+        LabCalibrationResult = "lab-calibration-result",
+        /// A candidate against a control.
+        Comparison = "comparison",
+        /// Which process a worker is and what it runs.
+        WorkerIdentity = "worker-identity",
+        /// One row a worker.
+        WorkerStatus = "worker-status",
+    }
+}
+
+impl Kind {
+    /// The kind called `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == name)
+    }
+
+    /// One line about the kind.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Workers => "persistent llama-server processes, one card each",
+            Self::ModelPackManifest => "the model a lane serves, its packer, and what admission requires",
+            Self::GoldenCorpusManifest => "the kernel cases a lane needs and what they may be used for",
+            Self::PackPlan => "which tensors of a model go to which slot of a pack set",
+            Self::CalibrationSuite => "the prompts of a cold calibration",
+            Self::PackSet => "manifest.json of a pack set",
+            Self::TensorPack => "one packed tensor, tensors/<key>.json of a set",
+            Self::DeepValidation => "the lab's receipt of a deep validation; readable, never trusted",
+            Self::Receipt => "a receipt of a deep validation, void as soon as anything it names changes",
+            Self::RamStage => "a verified copy of a pack set in RAM",
+            Self::CacheEntry => "a byte-identical copy of a model in RAM",
+            Self::RegistryRecord => "a registered artifact that was packed elsewhere",
+            Self::Fingerprint => "everything a test result of a build depends on",
+            Self::GoldenSet => "a set of deterministic kernel fixtures",
+            Self::FocusedResult => "the outcome of focused backend tests",
+            Self::CalibrationResult => "a cold calibration of one endpoint",
+            Self::CalibrationRun => "a cold calibration over several endpoints",
+            Self::LabCalibrationResult => "a result of the lab's realistic suite",
+            Self::Comparison => "a candidate against a control over physical cards",
+            Self::WorkerIdentity => "which process a worker is and exactly what it runs",
+            Self::WorkerStatus => "one row a worker, as status prints it",
+        }
+    }
+
+    /// Whether people write this kind. Unknown keys are errors there, and kept in everything else.
+    pub const fn is_written_by_people(self) -> bool {
+        matches!(
+            self,
+            Self::Workers
+                | Self::ModelPackManifest
+                | Self::GoldenCorpusManifest
+                | Self::PackPlan
+                | Self::CalibrationSuite
+        )
+    }
+
+    /// Names files of this kind usually have, as glob patterns for editors. Kinds whose files are all called
+    /// `manifest.json` are told apart by their folder, or have no pattern.
+    pub const fn file_patterns(self) -> &'static [&'static str] {
+        match self {
+            Self::Workers => &["workers.json", "*.workers.json", "*-workers.json"],
+            Self::ModelPackManifest => &["model-pack-manifest.json", "*.model-pack.json", "*-model-pack-manifest.json"],
+            Self::GoldenCorpusManifest => {
+                &["golden-corpus-manifest.json", "*.golden-corpus.json", "*-golden-corpus-manifest.json"]
+            }
+            Self::PackPlan => &["*.pack-plan.json", "pack-plan.json"],
+            Self::CalibrationSuite => &["*.suite.json", "suite.json"],
+            Self::PackSet | Self::TensorPack | Self::RegistryRecord | Self::Comparison => match self {
+                Self::PackSet => &["*.pack-set.json"],
+                Self::TensorPack => &["*.tensor-pack.json"],
+                Self::RegistryRecord => &["*.registry-record.json"],
+                _ => &["comparison.json", "*.comparison.json"],
+            },
+            Self::DeepValidation => &["*.deep-validation.json"],
+            Self::Receipt => &["*.receipt.json"],
+            Self::RamStage => &["ram-stage.json"],
+            Self::CacheEntry => &["cache-entry.json"],
+            Self::Fingerprint => &["fingerprint.json", "*.fingerprint.json"],
+            Self::GoldenSet => &["*.golden-set.json"],
+            Self::FocusedResult => &["*.focused-result.json"],
+            Self::CalibrationResult => &["*.calibration-result.json"],
+            Self::CalibrationRun => &["*.calibration-run.json"],
+            Self::LabCalibrationResult => &["*.lab-calibration-result.json"],
+            Self::WorkerIdentity => &["resolved-identity.json"],
+            Self::WorkerStatus => &["*.worker-status.json", "status-before.json", "status-after.json"],
+        }
+    }
+
+    /// Name of the schema's file, `<kind>.schema.json`.
+    pub fn schema_file(self) -> String {
+        format!("{self}.schema.json")
+    }
+
+    /// The schema's `$id`. It names the schema; nothing needs to be fetched from it.
+    pub fn schema_id(self) -> String {
+        format!("{}{self}.schema.json", crate::schema::BASE)
+    }
+
+    /// The kind a value of `$schema` names: an `$id`, or a path that ends in the schema's file name.
+    pub fn from_schema_reference(reference: &str) -> Option<Self> {
+        let file = reference.split(['#', '?']).next().unwrap_or_default().rsplit(['/', '\\']).next()?;
+        Self::from_name(file.strip_suffix(".schema.json")?)
+    }
+}

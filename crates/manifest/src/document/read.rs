@@ -1,0 +1,184 @@
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::Kind;
+use crate::report::{ErrorReport, Explain};
+use crate::validate::{FileReport, check_text};
+use crate::{artifact, calibration, exit, golden, model_pack, pack, state, workers};
+
+/// A type that is the content of a kind of document.
+pub trait Document: DeserializeOwned {
+    /// The kind.
+    const KIND: Kind;
+}
+
+macro_rules! documents {
+    ($($type:ty => $kind:ident),+ $(,)?) => {
+        $(impl Document for $type {
+            const KIND: Kind = Kind::$kind;
+        })+
+
+        /// Reads the text into the kind's type and forgets it: what the schema lets through must also be readable.
+        pub(crate) fn is_readable(kind: Kind, text: &str) -> Result<(), serde_json::Error> {
+            match kind {
+                $(Kind::$kind => serde_json::from_str::<$type>(text).map(drop),)+
+            }
+        }
+    };
+}
+
+documents! {
+    workers::Workers => Workers,
+    model_pack::ModelPackManifest => ModelPackManifest,
+    golden::GoldenCorpusManifest => GoldenCorpusManifest,
+    pack::PackPlan => PackPlan,
+    calibration::CalibrationSuite => CalibrationSuite,
+    pack::PackSet => PackSet,
+    pack::TensorPack => TensorPack,
+    artifact::DeepValidationV1 => DeepValidation,
+    artifact::Receipt => Receipt,
+    pack::RamStage => RamStage,
+    artifact::CacheEntry => CacheEntry,
+    artifact::RegistryRecord => RegistryRecord,
+    artifact::Fingerprint => Fingerprint,
+    golden::GoldenSet => GoldenSet,
+    golden::FocusedResult => FocusedResult,
+    calibration::CalibrationResult => CalibrationResult,
+    calibration::CalibrationRun => CalibrationRun,
+    calibration::LabCalibrationResult => LabCalibrationResult,
+    calibration::Comparison => Comparison,
+    state::WorkerIdentity => WorkerIdentity,
+    state::StatusDocument => WorkerStatus,
+}
+
+/// A document that could not be read.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DocumentError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The document is not JSON, or not valid; every error is listed.
+    #[error("{}", summary(report))]
+    Invalid {
+        /// What is wrong with it.
+        report: Box<FileReport>,
+    },
+}
+
+fn summary(report: &FileReport) -> String {
+    let mut text = match report.errors.len() {
+        1 => format!("{}: not a valid document", report.path),
+        count => format!("{}: not a valid document, {count} errors", report.path),
+    };
+    for problem in &report.errors {
+        text.push_str(&format!("\n  {problem}"));
+    }
+    text
+}
+
+impl Explain for DocumentError {
+    fn report(&self) -> ErrorReport {
+        match self {
+            Self::Io { path, .. } => {
+                ErrorReport::new("unreadable", self.to_string()).path(path).hint("name a readable file")
+            }
+            Self::Invalid { report } => {
+                let mut explained = ErrorReport::new("invalid-document", self.to_string()).path(&report.path);
+                if let [only] = report.errors.as_slice() {
+                    explained = explained.found(&only.found).expected(&only.expected);
+                }
+                explained.hint(format!("b70-manifest validate {}", report.path))
+            }
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Io { .. } => exit::USAGE,
+            Self::Invalid { report } => report.exit_code(),
+        }
+    }
+}
+
+/// Reads a document of kind `T`, with every error at once.
+pub fn read<T: Document>(path: &Path) -> Result<T, DocumentError> {
+    let bytes = std::fs::read(path).map_err(|source| DocumentError::Io { path: path.to_owned(), source })?;
+    let (report, text) = crate::validate::check_bytes(path, &bytes, Some(T::KIND));
+    parse(report, text.unwrap_or_default())
+}
+
+/// Reads a document of kind `T` from text; `path` is how errors call it.
+///
+/// ```
+/// use b70_manifest::document::read_text;
+/// use b70_manifest::pack::PackPlan;
+/// let error = read_text::<PackPlan>("plan.json", r#"{"schema_version": 1, "nam": "x"}"#).unwrap_err();
+/// assert!(error.to_string().contains("did you mean \"name\"?"), "{error}");
+/// ```
+pub fn read_text<T: Document>(path: impl AsRef<Path>, text: &str) -> Result<T, DocumentError> {
+    parse(check_text(path.as_ref(), text, Some(T::KIND)), text)
+}
+
+fn parse<T: Document>(mut report: FileReport, text: &str) -> Result<T, DocumentError> {
+    if report.valid {
+        match serde_json::from_str(text) {
+            Ok(document) => return Ok(document),
+            Err(error) => report.unreadable(&error),
+        }
+    }
+    Err(DocumentError::Invalid { report: Box::new(report) })
+}
+
+/// What `list` prints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Kinds of documents")]
+pub struct KindList {
+    /// Version of this document's form, 1.
+    #[schemars(example = 1)]
+    pub schema_version: u64,
+    /// The kinds.
+    pub kinds: Vec<KindEntry>,
+}
+
+/// One kind of document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KindEntry {
+    /// Name of the kind.
+    pub kind: Kind,
+    /// One line about it.
+    #[schemars(example = &"the prompts of a cold calibration")]
+    pub about: String,
+    /// Whether people write it.
+    #[schemars(example = true)]
+    pub written_by_people: bool,
+    /// Usual names of its files.
+    #[schemars(example = serde_json::json!(["*.suite.json"]))]
+    pub file_patterns: Vec<String>,
+    /// The schema's `$id`.
+    #[schemars(example = &"https://b70kit.dev/schemas/v1/calibration-suite.schema.json")]
+    pub schema_id: String,
+}
+
+impl KindList {
+    /// Every kind.
+    pub fn every() -> Self {
+        let entry = |kind: &Kind| KindEntry {
+            kind: *kind,
+            about: kind.about().into(),
+            written_by_people: kind.is_written_by_people(),
+            file_patterns: kind.file_patterns().iter().map(|pattern| (*pattern).to_owned()).collect(),
+            schema_id: kind.schema_id(),
+        };
+        Self { schema_version: 1, kinds: Kind::ALL.iter().map(entry).collect() }
+    }
+}
