@@ -1,0 +1,110 @@
+//! Removing entries: a plan first.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use b70_procguard::{FileUser, FilesInUse, Host, directory_in_use};
+use serde::Serialize;
+
+use super::{ModelCache, constant};
+use crate::digest::Sha256;
+use crate::documents::ArtifactError;
+use crate::error::Error;
+use crate::fault;
+use crate::progress::Progress;
+
+/// One entry of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct DropAction {
+    /// SHA-256 of the model.
+    pub key: Sha256,
+    /// Role, where the entry says it.
+    pub role: Option<String>,
+    /// The folder that would be removed.
+    pub path: PathBuf,
+    /// Bytes that would be freed.
+    pub size_bytes: u64,
+    /// Whether it may be removed.
+    pub allowed: bool,
+    /// What stands against it: every process that has a file of it open or mapped.
+    pub reasons: Vec<String>,
+    /// Those processes.
+    pub users: Vec<FileUser>,
+    /// Processes that could not be looked at (other users'); they do not stand against it, since a file that is
+    /// removed while it is mapped stays whole for whoever has it.
+    pub unreadable: Vec<u32>,
+}
+
+/// What [`ModelCache::drop_planned`] would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct DropPlan {
+    /// Each entry.
+    pub plan: Vec<DropAction>,
+    /// Whether it was carried out.
+    pub executed: bool,
+}
+
+impl DropPlan {
+    /// Whether every entry may be removed.
+    pub fn is_allowed(&self) -> bool {
+        self.plan.iter().all(|action| action.allowed)
+    }
+}
+
+impl ModelCache {
+    /// Looks at who uses the entries. A damaged entry can be dropped as well as a good one.
+    pub fn plan_drop(&self, keys: &[Sha256], host: &Host) -> Result<DropPlan, ArtifactError> {
+        let plan = keys.iter().map(|key| self.plan_one(key, host)).collect::<Result<_, _>>()?;
+        Ok(DropPlan { plan, executed: false })
+    }
+
+    fn plan_one(&self, key: &Sha256, host: &Host) -> Result<DropAction, ArtifactError> {
+        let folder = self.folder(key)?;
+        let path = self.entry_path(key);
+        let in_use = directory_in_use(host, &path).map_err(|e| Error::io("find the users of", &path, e))?;
+        let FilesInUse { users, unreadable } = in_use;
+        let users: Vec<FileUser> = users.into_iter().filter(|u| u.pid != std::process::id()).collect();
+        let reasons: Vec<String> = users
+            .iter()
+            .map(|u| {
+                let how: Vec<_> = u.uses.iter().map(|how| format!("{how:?}").to_lowercase()).collect();
+                format!("process {} ({}) has it {}: {}", u.pid, u.comm, how.join(" and "), u.paths.join(", "))
+            })
+            .collect();
+        let mut size_bytes = 0_u64;
+        for (name, _) in folder.raw_entries()? {
+            let size = crate::path::RelPath::new(&name).ok().and_then(|n| folder.stat(&n).ok()).map_or(0, |s| s.size);
+            size_bytes = size_bytes.saturating_add(size);
+        }
+        let role = self.open_entry(key)?.ok().map(|opened| opened.entry.role);
+        Ok(DropAction { key: *key, role, path, size_bytes, allowed: reasons.is_empty(), reasons, users, unreadable })
+    }
+
+    /// Carries a plan out, after looking again under each entry's lock. Refused as a whole when any entry is in use:
+    /// the plan that comes back says by whom and was not executed.
+    pub fn drop_planned(
+        &self,
+        plan: &DropPlan,
+        host: &Host,
+        wait: Duration,
+        progress: &Progress<'_>,
+    ) -> Result<DropPlan, ArtifactError> {
+        let mut keys: Vec<Sha256> = plan.plan.iter().map(|action| action.key).collect();
+        // One order for everyone who takes several locks.
+        keys.sort_unstable();
+        keys.dedup();
+        let mut locks = Vec::new();
+        for key in &keys {
+            locks.push(self.lock(&key.to_string(), "b70-cache drop", wait, progress)?);
+        }
+        let mut now = self.plan_drop(&keys, host)?;
+        if now.is_allowed() {
+            for action in &now.plan {
+                fault::step("cache.drop");
+                self.root.remove_tree(&constant(&action.key.to_string()))?;
+            }
+            now.executed = true;
+        }
+        Ok(now)
+    }
+}

@@ -1,0 +1,109 @@
+//! RAM model cache: byte-identical copies of GGUF files in memory, shared by all workers of a host.
+//!
+//! An entry is the folder `<root>/<model SHA-256>/` with the model's file (or all its shards) under its own name, mode
+//! 0444, the document `cache-entry.json` and a receipt. It appears as a whole or not at all.
+//!
+//! A copy in memory makes starts faster. It says nothing of generation speed, and nothing measured on it is evidence:
+//! entries carry the class `development-initialization-only`.
+
+mod drop;
+mod entry;
+mod prepare;
+mod residency;
+mod source;
+mod staging;
+mod warm;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use drop::{DropAction, DropPlan};
+pub use entry::{CacheStatus, Look};
+pub use prepare::{Prepared, PrepareAction, PrepareRequest, Reserve};
+pub use source::{ModelSource, ModelSourceFile, model_sha256};
+pub use staging::{StagingReport, StagingVerdict};
+pub use warm::{Warmed, WarmedFile};
+
+use crate::digest::Sha256;
+use crate::documents::ArtifactError;
+use crate::error::{Error, Result};
+use crate::lock::{LockGuard, lock};
+use crate::path::{EntryKind, RelPath, Root};
+use crate::progress::Progress;
+use crate::roots::open_or_create;
+
+/// Name of an entry's document.
+pub const ENTRY_NAME: &str = "cache-entry.json";
+
+/// Name of an entry's receipt.
+pub(crate) const RECEIPT_NAME: &str = "admission-receipt.json";
+
+/// Format of an entry's document.
+pub const ENTRY_FORMAT: &str = "byte-identical-gguf-ram-cache";
+
+/// The folder of lock files, which are never removed.
+const LOCKS: &str = ".locks";
+
+fn constant(name: &str) -> RelPath {
+    RelPath::new(name).expect("the constant follows the grammar")
+}
+
+/// A folder of cache entries.
+#[derive(Debug)]
+pub struct ModelCache {
+    root: Root,
+}
+
+impl ModelCache {
+    /// Opens an existing cache.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self { root: Root::open(path)? })
+    }
+
+    /// Opens the cache, creating its folder (0755).
+    pub fn create(path: &Path) -> Result<Self> {
+        Ok(Self { root: open_or_create(path, 0o755)? })
+    }
+
+    /// The cache's folder.
+    pub fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// The folder of the entry for this model.
+    pub fn entry_path(&self, key: &Sha256) -> PathBuf {
+        self.path().join(key.to_string())
+    }
+
+    /// The keys of all entries, sorted; other names in the folder are not the cache's.
+    pub fn keys(&self) -> Result<Vec<Sha256>> {
+        let mut keys: Vec<Sha256> = self
+            .root
+            .raw_entries()?
+            .into_iter()
+            .filter(|(_, kind)| *kind == EntryKind::Directory)
+            .filter_map(|(name, _)| name.to_str()?.parse().ok())
+            .collect();
+        keys.sort_unstable();
+        Ok(keys)
+    }
+
+    fn lock(&self, name: &str, holder: &str, wait: Duration, progress: &Progress<'_>) -> Result<Option<LockGuard>> {
+        let locks = self.root.create_dir_durable(&constant(LOCKS), 0o755)?;
+        match lock(&locks, &RelPath::new(name)?, holder, wait, progress) {
+            Ok(guard) => Ok(Some(guard)),
+            // Publishing is atomic with or without a lock.
+            Err(Error::LockUnsupported { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn folder(&self, key: &Sha256) -> Result<Root, ArtifactError> {
+        match self.root.dir(&constant(&key.to_string())) {
+            Err(Error::Missing { .. }) => {
+                Err(ArtifactError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
+            }
+            other => Ok(other?),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What a result depends on besides the build: kernel, GPU user-space packages, GPU firmware, PCI ids.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Map;
+
+use super::Doubts;
+use super::process::run;
+use crate::digest::Sha256;
+use crate::documents::{HostFacts, Known};
+use crate::path::{open_source, read_bounded};
+
+/// The largest package database or firmware file that is read.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// Where the host is read; another tree serves tests and recorded hosts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostRoots {
+    /// Root of the file system: package databases and firmware are looked for below it. Usually `/`.
+    pub root: PathBuf,
+    /// Usually `/sys`.
+    pub sys: PathBuf,
+    /// Whether `rpm` may be asked where it keeps the packages: its database has no stable format to read. It describes
+    /// this machine, so only for `root` = `/`.
+    pub ask_rpm: bool,
+}
+
+impl Default for HostRoots {
+    fn default() -> Self {
+        Self { root: "/".into(), sys: "/sys".into(), ask_rpm: true }
+    }
+}
+
+/// Beginnings of the names of packages that make up a GPU's user space under Debian, Fedora, SUSE and Arch names:
+/// compute runtime, graphics compiler, memory manager, Level Zero, Vulkan driver, oneAPI run time and compiler, kernel
+/// firmware.
+const PACKAGES: [&str; 23] = [
+    "intel-opencl",
+    "intel-level-zero",
+    "intel-compute-runtime",
+    "intel-graphics-compiler",
+    "intel-igc",
+    "intel-gmmlib",
+    "intel-metee",
+    "intel-gsc",
+    "intel-ocloc",
+    "intel-oneapi",
+    "libigc",
+    "libigdfcl",
+    "libigdgmm",
+    "libze",
+    "level-zero",
+    "oneapi-level-zero",
+    "libmetee",
+    "mesa-vulkan",
+    "mesa-libGL",
+    "vulkan-intel",
+    "linux-firmware",
+    "firmware-intel-graphics",
+    "firmware-misc-nonfree",
+];
+
+fn is_gpu_package(name: &str) -> bool {
+    PACKAGES.iter().any(|prefix| name.starts_with(prefix)) || name == "mesa" || name == "gmmlib"
+}
+
+type Packages = BTreeMap<String, String>;
+
+/// The host's facts; what could not be determined is `unknown`.
+pub fn host_facts(roots: &HostRoots, deadline: Duration) -> HostFacts {
+    host_facts_with_reasons(roots, deadline).0
+}
+
+/// The same, with the reason for each unknown part by its JSON pointer in a fingerprint.
+pub(super) fn host_facts_with_reasons(roots: &HostRoots, deadline: Duration) -> (HostFacts, BTreeMap<String, String>) {
+    let mut doubts = Doubts::default();
+    let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+    let cards = cards(&roots.sys);
+    let firmware = match &cards {
+        Err(why) => Err(why.clone()),
+        Ok(cards) if cards.is_empty() => Ok(Known::Absent),
+        Ok(cards) => firmware(&roots.root, cards),
+    };
+    let pci_ids = cards.map(|cards| {
+        if cards.is_empty() { Known::Absent } else { Known::Value(cards.into_iter().map(|c| c.id).collect()) }
+    });
+    let facts = HostFacts {
+        kernel: Known::Value(kernel),
+        packages: doubts.settle("/host/packages", packages(roots, deadline)),
+        firmware: doubts.settle("/host/firmware", firmware),
+        pci_ids: doubts.settle("/host/pci_ids", pci_ids),
+        extra: Map::new(),
+    };
+    (facts, doubts.0)
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let bytes = open_source(path)
+        .and_then(|file| read_bounded(&file, path, MAX_BYTES))
+        .map_err(|e| e.to_string())?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn exists(path: &Path) -> Result<bool, String> {
+    path.try_exists().map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// All package databases of the host together; absent when there is one and it names no package of a GPU's.
+fn packages(roots: &HostRoots, deadline: Duration) -> Result<Known<Packages>, String> {
+    let mut found = Packages::new();
+    let mut databases = 0;
+    let dpkg = roots.root.join("var/lib/dpkg/status");
+    if exists(&dpkg)? {
+        databases += 1;
+        found.extend(dpkg_packages(&read_text(&dpkg)?));
+    }
+    let pacman = roots.root.join("var/lib/pacman/local");
+    if exists(&pacman)? {
+        databases += 1;
+        for entry in std::fs::read_dir(&pacman).map_err(|e| format!("{}: {e}", pacman.display()))? {
+            let entry = entry.map_err(|e| format!("{}: {e}", pacman.display()))?;
+            // `<name>-<version>-<release>`, where a name may have dashes and the other two may not.
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let mut parts = name.rsplitn(3, '-');
+            if let (Some(release), Some(version), Some(name)) = (parts.next(), parts.next(), parts.next())
+                && is_gpu_package(name)
+            {
+                found.insert(name.to_owned(), format!("{version}-{release}"));
+            }
+        }
+    }
+    let rpm = ["usr/lib/sysimage/rpm", "var/lib/rpm"].iter().map(|p| roots.root.join(p));
+    let mut has_rpm = false;
+    for path in rpm {
+        // Debian's rpm package leaves an empty folder.
+        has_rpm |= exists(&path)? && std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
+    }
+    if has_rpm {
+        if !roots.ask_rpm {
+            return Err("the packages are in an rpm database, which is not to be asked here".to_owned());
+        }
+        databases += 1;
+        found.extend(rpm_packages(deadline)?);
+    }
+    match (databases, found.is_empty()) {
+        (0, _) => Err("there is no database of dpkg, rpm or pacman".to_owned()),
+        (_, true) => Ok(Known::Absent),
+        _ => Ok(Known::Value(found)),
+    }
+}
+
+fn dpkg_packages(status: &str) -> Packages {
+    let mut found = Packages::new();
+    for paragraph in status.split("\n\n") {
+        let field = |name: &str| paragraph.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        let (Some(name), Some(version)) = (field("Package"), field("Version")) else { continue };
+        let installed = field("Status").is_some_and(|s| s.ends_with(" installed"));
+        if installed && is_gpu_package(name) {
+            // Two architectures of one package may be installed side by side.
+            let key = match (found.contains_key(name), field("Architecture")) {
+                (true, Some(architecture)) => format!("{name}:{architecture}"),
+                _ => name.to_owned(),
+            };
+            found.insert(key, version.to_owned());
+        }
+    }
+    found
+}
+
+fn rpm_packages(deadline: Duration) -> Result<Packages, String> {
+    let mut text = Vec::new();
+    let format = "%{NAME} %|EPOCH?{%{EPOCH}:}:{}|%{VERSION}-%{RELEASE}.%{ARCH}\\n";
+    run("rpm", &["-qa", "--queryformat", format], Path::new("/"), &[], deadline, &mut |piece| {
+        if text.len() < MAX_BYTES as usize {
+            text.extend_from_slice(piece);
+        }
+    })?;
+    Ok(String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(name, _)| is_gpu_package(name))
+        .map(|(name, version)| (name.to_owned(), version.to_owned()))
+        .collect())
+}
+
+#[derive(Debug)]
+struct Card {
+    /// `vendor:device`.
+    id: String,
+    driver: Option<String>,
+}
+
+/// Intel's display-class PCI devices, sorted by address.
+fn cards(sys: &Path) -> Result<Vec<Card>, String> {
+    let devices = sys.join("bus/pci/devices");
+    if !exists(&devices)? {
+        // A machine without a PCI bus has /sys/bus all the same; without that, nothing can be said.
+        return if exists(&sys.join("bus"))? { Ok(Vec::new()) } else { Err(format!("{} is not there", sys.join("bus").display())) };
+    }
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(&devices)
+        .and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect())
+        .map_err(|e| format!("{}: {e}", devices.display()))?;
+    folders.sort();
+    let mut cards = Vec::new();
+    for folder in folders {
+        let read = |name: &str| -> Result<String, String> {
+            let path = folder.join(name);
+            let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            Ok(text.trim().trim_start_matches("0x").to_lowercase())
+        };
+        if !read("class")?.starts_with("03") || read("vendor")? != "8086" {
+            continue;
+        }
+        let driver = std::fs::read_link(folder.join("driver"))
+            .ok()
+            .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned()));
+        cards.push(Card { id: format!("8086:{}", read("device")?), driver });
+    }
+    Ok(cards)
+}
+
+/// The firmware files of the cards' drivers as they are installed, by name, each with its SHA-256. They are what the
+/// driver loads at its next start; which version runs now, only root can read.
+fn firmware(root: &Path, cards: &[Card]) -> Result<Known<Packages>, String> {
+    let mut found = Packages::new();
+    for card in cards {
+        let Some(driver) = &card.driver else {
+            return Err(format!("the card {} has no driver whose firmware could be looked for", card.id));
+        };
+        let folder = root.join("lib/firmware").join(driver);
+        if !exists(&folder)? {
+            return Err(format!("{} is not there", folder.display()));
+        }
+        for entry in std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))? {
+            let path = entry.map_err(|e| format!("{}: {e}", folder.display()))?.path();
+            if !path.is_file() {
+                continue;
+            }
+            let bytes = open_source(&path)
+                .and_then(|file| read_bounded(&file, &path, MAX_BYTES))
+                .map_err(|e| e.to_string())?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            found.insert(format!("{driver}/{name}"), Sha256::of(&bytes).to_string());
+        }
+    }
+    Ok(if found.is_empty() { Known::Absent } else { Known::Value(found) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dpkg_names_only_what_is_installed() {
+        let status = "Package: libze1\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1.21.9\n\n\
+                      Package: intel-opencl-icd\nStatus: deinstall ok config-files\nVersion: 25.1\n\n\
+                      Package: bash\nStatus: install ok installed\nVersion: 5.2\n";
+        assert_eq!(dpkg_packages(status), Packages::from([("libze1".to_owned(), "1.21.9".to_owned())]));
+    }
+}

@@ -1,0 +1,15 @@
+//! Registry of artifacts made elsewhere: their identities, never their payload.
+//!
+//! A record says which bytes an artifact had, from which model it was made, by which packer and in which layout. It does
+//! not say that any program can use it: `binding_status` stays
+//! `external-artifact-registered-loader-binding-required`, since a stock llama.cpp has no loader that binds serialized
+//! reordered weights.
+
+mod artifact;
+mod store;
+
+pub use artifact::{Artifact, folder_sha256};
+pub use store::{
+    GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry, RegistryVerdict,
+    pack_key,
+};
