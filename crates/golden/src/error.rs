@@ -56,9 +56,9 @@ pub enum GoldenError {
         /// Each fault.
         faults: Vec<String>,
     },
-    /// A file of numbers that cannot be read.
+    /// A file that cannot be read as what it should be.
     #[error("{}: {why}", path.display())]
-    TensorFile {
+    BadFile {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -119,7 +119,7 @@ impl Explain for GoldenError {
             Self::Capture { path, .. } => {
                 report("capture").path(path).hint("complete the capture's metadata; docs/formats/golden.md lists it")
             }
-            Self::TensorFile { path, .. } => report("tensor-file").path(path),
+            Self::BadFile { path, .. } => report("bad-file").path(path),
             Self::Binary { path, .. } => report("test-binary").path(path).hint("name it with --binary"),
             Self::Card(_) => report("card").hint("b70-gpu list shows the cards; --no-gpu runs without one"),
             Self::Lease(error) => error.report(),
@@ -136,7 +136,7 @@ impl Explain for GoldenError {
             Self::OtherSet { .. } | Self::BadSet { .. } | Self::Capture { .. } => exit::CHECK_FAILED,
             Self::Parameter { .. }
             | Self::Packing { .. }
-            | Self::TensorFile { .. }
+            | Self::BadFile { .. }
             | Self::Binary { .. }
             | Self::Card(_)
             | Self::Io { .. } => exit::USAGE,
