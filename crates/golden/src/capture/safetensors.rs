@@ -6,8 +6,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, Visitor};
-use serde_json::value::RawValue;
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 
 use super::{Dtype, FileTensor};
 
@@ -23,7 +22,7 @@ struct Entry {
 }
 
 /// The header's entries in file order, duplicates kept so that they can be refused.
-struct Entries(Vec<(String, Box<RawValue>)>);
+struct Entries(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -37,8 +36,13 @@ impl<'de> Deserialize<'de> for Entries {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
                 let mut entries = Vec::new();
-                while let Some(entry) = map.next_entry()? {
-                    entries.push(entry);
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    let entry = map.next_value().map_err(|e| A::Error::custom(format!("tensor {name:?}: {e}")))?;
+                    entries.push((name, entry));
                 }
                 Ok(Entries(entries))
             }
@@ -59,13 +63,9 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
     if !header.starts_with(b"{") {
         return Err("neither .npy nor a sound .safetensors: the header is no JSON object".to_owned());
     }
-    let Entries(entries) = serde_json::from_slice(header).map_err(|e| format!("the header is not JSON: {e}"))?;
+    let Entries(entries) = serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object of tensors: {e}"))?;
     let mut tensors: Vec<(String, Entry, Dtype)> = Vec::new();
-    for (name, raw) in entries {
-        if name == "__metadata__" {
-            continue;
-        }
-        let entry: Entry = serde_json::from_str(raw.get()).map_err(|e| format!("tensor {name:?}: {e}"))?;
+    for (name, entry) in entries {
         let dtype = dtype(&entry.dtype).ok_or_else(|| format!("tensor {name:?} has type {:?}", entry.dtype))?;
         tensors.push((name, entry, dtype));
     }
@@ -155,7 +155,7 @@ mod tests {
             (r#"{"x":{"dtype":"F4","shape":[2],"data_offsets":[0,8]}}"#.to_owned(), "has type"),
             (r#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}}"#.to_owned(), "more"),
             ("[]".to_owned(), "no JSON object"),
-            ("{".to_owned(), "not JSON"),
+            ("{".to_owned(), "not a JSON object"),
         ] {
             let error = parse(&file(&header, &[0; 8]), "x").expect_err(&header);
             assert!(error.contains(why), "{header}: {error}");

@@ -35,14 +35,14 @@ pub fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
     };
     let mut found = Vec::new();
     for entry in folder.list()? {
-        let is_temporary = entry.path.as_bytes().starts_with(b".");
+        let is_temporary = entry.name.as_bytes().starts_with(b".");
         if entry.kind != EntryKind::Directory || is_temporary {
             continue;
         }
-        let there = folder.dir(&entry.path)?;
+        let there = folder.dir(&entry.name)?;
         let capture = read_capture(&there).and_then(|capture| {
             let id = b70_manifest::canonical_sha256(&capture).map_err(|e| e.to_string())?;
-            let named = entry.path.as_str().unwrap_or_default();
+            let named = entry.name.as_str().unwrap_or_default();
             if capture.case != case {
                 Err(format!("it is of case {:?}", capture.case))
             } else if named != id.to_string() {

@@ -74,8 +74,8 @@ pub(super) fn look_up(root: &Path, key: &Sha256, identity: &Value, fingerprint: 
     let mut others: Vec<Receipt> = folder
         .list()?
         .into_iter()
-        .filter(|entry| entry.kind == EntryKind::File && entry.path.as_bytes().ends_with(b".json"))
-        .filter_map(|entry| serde_json::from_slice(&folder.read(&entry.path, MAX_RECEIPT).ok()?).ok())
+        .filter(|entry| entry.kind == EntryKind::File && entry.name.as_bytes().ends_with(b".json"))
+        .filter_map(|entry| serde_json::from_slice(&folder.read(&entry.name, MAX_RECEIPT).ok()?).ok())
         .collect();
     others.sort_by_key(|receipt| std::cmp::Reverse(receipt.result.started_unix));
     let parts = |identity: &Value, fingerprint: &Value| json!({ "run": stripped(identity), "build": stripped(fingerprint) });
