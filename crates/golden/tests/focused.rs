@@ -312,8 +312,8 @@ fn what_keeps_a_run_from_starting() {
     assert!(error(&["A"], &|r| r.artifact_root = Path::new("/nonexistent")).contains("/nonexistent"));
     let card = CardChoice::Card("ffff:ff:1f.7".parse().expect("an address"));
     assert!(error(&["A"], &|r| r.card = card).contains("ffff:ff:1f.7"));
-    let not_executable = build.path("source/cases.c");
-    let refused = error(&["A"], &|r| r.binary = Some(&not_executable));
+    let not_executable: &'static Path = Box::leak(build.path("source/cases.c").into_boxed_path());
+    let refused = error(&["A"], &|r| r.binary = Some(not_executable));
     assert!(refused.contains("cannot be started"), "{refused}");
     // A damaged golden set: no test is run on top of it.
     let weights = build.artifacts().join("mmvq-q4_0-q8_1-v1/weights.q4_0.bin");
