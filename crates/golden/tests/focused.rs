@@ -279,6 +279,22 @@ fn one_byte_of_a_library_or_of_a_source_file_ends_reuse() {
 }
 
 #[test]
+fn libraries_from_elsewhere_end_reuse() {
+    let build = Build::new();
+    let other = build.path("other");
+    fs::create_dir(&other).expect("a scratch folder");
+    fs::copy(build.path("source/build/bin/libggml-cases.so"), other.join("libggml-cases.so")).expect("a copy");
+    for (name, value) in [("LD_LIBRARY_PATH", other.clone()), ("LD_PRELOAD", other.join("libggml-cases.so"))] {
+        let report = build.run_with(&["ONE"], |request| {
+            request.overrides = vec![(name.to_owned(), value.to_string_lossy().into_owned())];
+        });
+        let report = report.expect("the run can start");
+        assert_eq!((report.document.status, report.reusable), (FocusedStatus::Passed, false));
+        assert!(report.not_reusable_because[0].starts_with(name), "{report:?}");
+    }
+}
+
+#[test]
 fn a_receipt_is_a_claim() {
     let build = Build::new();
     let first = build.run(&["ONE"]);

@@ -5,8 +5,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use b70_admission::Sha256;
-use b70_golden::{BLOCK, Mt19937, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, ggml_q4_0, ggml_q8_0, ggml_q8_1};
-use common::{python, run, tensors};
+use b70_golden::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, ggml_q4_0, ggml_q8_0, ggml_q8_1};
+use common::{python, run, tensors, values};
 
 #[test]
 fn cpython_recomputes_three_other_sets() {
@@ -24,37 +24,6 @@ fn cpython_recomputes_three_other_sets() {
             .collect();
         assert_eq!(made, said, "K {k}, N {n}, seed {seed}");
     }
-}
-
-/// Values of every kind a quantiser can meet: smooth, of all magnitudes, ties, zeros of both signs, subnormals, and
-/// magnitudes whose fp16 scale overflows.
-fn values(blocks: usize) -> Vec<[f32; BLOCK]> {
-    let mut random = Mt19937::from_python_seed(1_234_567);
-    (0..blocks)
-        .map(|b| {
-            let exponent = (random.next_u32() % 60) as i32 - 30;
-            std::array::from_fn(|j| {
-                let x = random.random() * 2.0 - 1.0;
-                match b % 10 {
-                    0 => 0.0 * x as f32,
-                    // Multiples of a half of a power of two: exact ties in every rounding.
-                    1 | 2 => ((x * 34.0).round() / 4.0 * 2f64.powi(exponent / 4)) as f32,
-                    // Extreme 127 and halves: ties of the 8-bit rule.
-                    3 => if j == 5 { 127.0 } else { (x * 254.0).round() as f32 / 2.0 },
-                    // fp16 subnormal and vanishing scales.
-                    4 => (x * 2f64.powi(-14 - (b / 10 % 16) as i32)) as f32,
-                    // Scales that overflow fp16.
-                    5 => (x * 2f64.powi(15 + (b / 10 % 12) as i32)) as f32,
-                    // Equal magnitudes of both signs: the first extreme decides.
-                    6 => if random.next_u32() & 1 == 0 { 1.5 } else { -1.5 },
-                    7 => if random.next_u32().is_multiple_of(3) { x as f32 } else { 0.0 },
-                    // Subnormal f32 that still have a finite inverse scale.
-                    8 => (x * 2f64.powi(exponent - 80)) as f32,
-                    _ => (x * 2f64.powi(exponent)) as f32,
-                }
-            })
-        })
-        .collect()
 }
 
 fn gguf(kind: &str, values: &[[f32; BLOCK]]) -> Vec<u8> {

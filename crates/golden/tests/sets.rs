@@ -138,19 +138,23 @@ fn a_missing_a_cut_and_a_linked_tensor_are_named() {
 
 #[test]
 fn a_manifest_that_leaves_something_out_or_adds_something_is_refused() {
-    let set = Set::new();
-    set.change_manifest(|m| {
-        m["tensors"].as_object_mut().expect("an object").remove("expected-m2.f32.bin");
-        let another = m["tensors"]["weights.q4_0.bin"].clone();
-        m["tensors"]["../weights.bin"] = another;
-        m["tensors"]["input-m1.q8_1.bin"]["shape"] = json!([2, 32]);
-    });
-    let failures = match set.verify() {
-        Ok(check) => check.failures,
-        Err(error) => vec![error.to_string()],
-    }
-    .join("\n");
-    for name in ["expected-m2.f32.bin", "../weights.bin", "input-m1.q8_1.bin"] {
+    let changes: [(&str, fn(&mut Value)); 4] = [
+        ("expected-m2.f32.bin", |m| {
+            m["tensors"].as_object_mut().expect("an object").remove("expected-m2.f32.bin");
+        }),
+        ("../weights.bin", |m| m["tensors"]["../weights.bin"] = m["tensors"]["weights.q4_0.bin"].clone()),
+        ("input-m1.q8_1.bin", |m| m["tensors"]["input-m1.q8_1.bin"]["shape"] = json!([2, 32])),
+        ("case", |m| {
+            m["cases"].as_array_mut().expect("a list").pop();
+        }),
+    ];
+    for (name, change) in changes {
+        let set = Set::new();
+        set.change_manifest(change);
+        let failures = match set.verify() {
+            Ok(check) => check.failures.join("; "),
+            Err(error) => error.to_string(),
+        };
         assert!(failures.contains(name), "{name}: {failures}");
     }
 }

@@ -1,6 +1,7 @@
 //! What a run's outcome depends on, and what differs between two runs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -28,6 +29,33 @@ pub(super) fn relevant(
         inherited.into_iter().filter(|(name, _)| is_relevant(name) && !removed.contains(name)).collect();
     all.extend(explicit.iter().cloned());
     all
+}
+
+/// Ways in which the loader takes other files than those of the build, which the fingerprint covers.
+pub(super) fn loaded_from_elsewhere<'a>(
+    environment: &BTreeMap<String, String>,
+    libraries: impl IntoIterator<Item = &'a str>,
+    build: &Path,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for variable in ["LD_PRELOAD", "LD_AUDIT"] {
+        if let Some(value) = environment.get(variable).filter(|value| !value.is_empty()) {
+            found.push(format!("{variable} loads {value}, which the fingerprint does not cover"));
+        }
+    }
+    let folders = environment.get("LD_LIBRARY_PATH").map_or("", String::as_str);
+    for library in libraries {
+        let name = Path::new(library).file_name().unwrap_or_default();
+        let other = folders
+            .split([':', ';'])
+            .filter(|folder| !folder.is_empty())
+            .filter_map(|folder| Path::new(folder).join(name).canonicalize().ok())
+            .find(|path| !path.starts_with(build));
+        if let Some(other) = other {
+            found.push(format!("LD_LIBRARY_PATH puts {} before the build's own {library}", other.display()));
+        }
+    }
+    found
 }
 
 /// Longest value that is shown whole.

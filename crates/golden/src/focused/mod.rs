@@ -86,7 +86,9 @@ pub fn focused(
         expected: "what canonical JSON can hold".to_owned(),
     })?;
     let build = value(&before.fingerprint)?;
-    let unfit: Vec<String> = prepared.doubts.iter().chain(&before.reasons).cloned().collect();
+    let loaded = before.fingerprint.libraries.keys().map(String::as_str);
+    let elsewhere = identity::loaded_from_elsewhere(&identity.environment, loaded, &prepared.build);
+    let unfit: Vec<String> = prepared.doubts.iter().chain(&before.reasons).chain(&elsewhere).cloned().collect();
     let mut not_reused_because = Vec::new();
     if request.reuse_pass {
         match receipt::look_up(request.artifact_root, &key, &value(&identity)?, &build)? {

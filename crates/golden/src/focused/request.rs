@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use b70_admission::{open_source, Error as AdmissionError};
+use b70_admission::{Error as AdmissionError, open_source};
 use b70_procguard::{
     CardRef, Cards, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict, pin_to_card,
 };
@@ -86,6 +86,7 @@ impl FocusedRequest<'_> {
 
 /// What a request resolves to on this machine.
 pub(super) struct Prepared {
+    pub(super) build: PathBuf,
     pub(super) binary: PathBuf,
     pub(super) source: PathBuf,
     /// Names of binaries for the fingerprint.
@@ -129,6 +130,7 @@ impl Prepared {
             None => source_of_build(&build)?,
         };
         let mut prepared = Self {
+            build,
             binary,
             source,
             binaries,
