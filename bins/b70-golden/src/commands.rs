@@ -2,7 +2,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_admission::{FingerprintRequest, HostRoots, Progress, RootKind, default_root, fingerprint, pool, refuse_in_git};
+use b70_admission::{
+    FingerprintRequest, HostRoots, Progress, RootKind, default_root, fingerprint, pool, refuse_in_git,
+};
 use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, seconds_text};
 use b70_golden::{
     CardChoice, FocusedEvent, FocusedRequest, PrepareOptions, REQUIRED_CASES, SetParameters, text_environment,
@@ -126,10 +128,10 @@ pub(crate) fn focused(ui: &Ui, args: &FocusedArgs) -> Result<Output, CliError> {
             text::shown(&test.op),
             test.passed,
             test.executed,
-            test.extra.get("seconds").and_then(serde_json::Value::as_f64).map_or_else(String::new, |s| format!(
-                ", {}",
-                seconds_text(s)
-            ))
+            test.extra
+                .get("seconds")
+                .and_then(serde_json::Value::as_f64)
+                .map_or_else(String::new, |s| format!(", {}", seconds_text(s)))
         )),
     };
     let report = b70_golden::focused(&request, &pool(0)?, &mut show)?;

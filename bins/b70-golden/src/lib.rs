@@ -40,6 +40,7 @@ pub enum Command {
     Prepare(PrepareArgs),
     /// Check the set: the manifest's form, that nothing is missing, and the SHA-256 of every tensor.
     Verify {
+        /// Where fixtures live.
         #[command(flatten)]
         root: RootArgs,
         /// Also make the tensors again from the manifest's parameters and compare.
@@ -50,6 +51,7 @@ pub enum Command {
     ///
     /// Exits 0 whatever is outstanding; an invalid corpus manifest, or a set or capture whose bytes are wrong, exits 1.
     Status {
+        /// Where fixtures live.
         #[command(flatten)]
         root: RootArgs,
         /// Golden-corpus manifest [default: the lane's nine cases at widths 1, 4, 8, 16].
@@ -58,6 +60,7 @@ pub enum Command {
     },
     /// Admit a real capture: a tensor file and complete metadata. It is diagnostic evidence, never more.
     Import {
+        /// Where fixtures live.
         #[command(flatten)]
         root: RootArgs,
         /// Case it belongs to.

@@ -1,7 +1,9 @@
 //! Results as text.
 
 use b70_cli::{Style, Ui, bytes_text, seconds_text};
-use b70_golden::{CaseState, CorpusStatus, FocusedReport, ImportReport, PrepareReport, PrepareStatus, SetCheck, TensorReport};
+use b70_golden::{
+    CaseState, CorpusStatus, FocusedReport, ImportReport, PrepareReport, PrepareStatus, SetCheck, TensorReport,
+};
 use b70_manifest::golden::FocusedStatus;
 use serde_json::Value;
 
@@ -33,7 +35,9 @@ pub(crate) fn prepared(ui: &Ui, report: &PrepareReport) -> String {
     if let Some(why) = &report.replaced_because {
         text.push_str(&format!("  replaced because {}\n", shown(why)));
     }
-    text.push_str("  a synthetic kernel contract, diagnostic only; real captures are another matter: b70-golden status\n");
+    text.push_str(
+        "  a synthetic kernel contract, diagnostic only; real captures are another matter: b70-golden status\n",
+    );
     text
 }
 

@@ -29,7 +29,12 @@ impl Scratch {
     fn json(&self, arguments: &[&str], code: i32) -> Value {
         let output = self.run(&[&["--json"], arguments].concat());
         let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {text}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         serde_json::from_str(&text).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {text}"))
     }
 }
@@ -39,8 +44,8 @@ const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/docume
 #[test]
 fn prepare_gives_the_nine_published_digests_and_verify_agrees() {
     let scratch = Scratch::new();
-    let vectors: Value =
-        serde_json::from_str(include_str!("../../../fixtures/vectors/golden-contract.json")).expect("a committed document");
+    let vectors: Value = serde_json::from_str(include_str!("../../../fixtures/vectors/golden-contract.json"))
+        .expect("a committed document");
     let made = scratch.json(&["prepare"], 0);
     assert_eq!(made["status"], "created");
     assert_eq!(made["promotion_eligible"], false);
@@ -71,8 +76,11 @@ fn verify_refuses_a_flipped_bit_and_names_the_tensor() {
     assert!(String::from_utf8_lossy(&text.stdout).contains("FAILED"));
     fs::remove_file(&path).expect("it is ours");
     let checked = scratch.json(&["verify"], 1);
-    assert!(checked["failures"][0].as_str().expect("text").contains("input-m2.q8_1.bin") , "{checked}");
-    assert_eq!(scratch.json(&["prepare", "--k", "64", "--n", "16", "--widths", "1,2", "--packed"], 0)["status"], "replaced");
+    assert!(checked["failures"][0].as_str().expect("text").contains("input-m2.q8_1.bin"), "{checked}");
+    assert_eq!(
+        scratch.json(&["prepare", "--k", "64", "--n", "16", "--widths", "1,2", "--packed"], 0)["status"],
+        "replaced"
+    );
 }
 
 #[test]
@@ -89,7 +97,9 @@ fn bad_parameters_are_refused_before_anything_is_written() {
         let error = scratch.json(&[&["prepare"], arguments].concat(), 2);
         assert!(error["error"]["message"].as_str().expect("text").starts_with(message), "{error}");
     }
-    for arguments in [&["prepare", "--widths", ""][..], &["prepare", "--seed", "-1"], &["prepare", "--rule", "x"], &["focused"]] {
+    for arguments in
+        [&["prepare", "--widths", ""][..], &["prepare", "--seed", "-1"], &["prepare", "--rule", "x"], &["focused"]]
+    {
         scratch.json(arguments, 2);
     }
     assert!(!scratch.root().exists());
@@ -121,7 +131,10 @@ fn status_lists_all_nine_as_outstanding_and_says_what_nothing_here_is() {
     for arguments in [&["status"][..], &["status", "--corpus", CORPUS]] {
         let status = scratch.json(arguments, 0);
         assert_eq!((status["present"].as_u64(), status["outstanding"].as_u64()), (Some(0), Some(9)));
-        assert!(status["note"].as_str().expect("text").contains("never promotion-eligible") || status["note"].as_str().expect("text").contains("ever promotion-eligible"));
+        assert!(
+            status["note"].as_str().expect("text").contains("never promotion-eligible")
+                || status["note"].as_str().expect("text").contains("ever promotion-eligible")
+        );
     }
     let corpus = fs::read_to_string(CORPUS).expect("a committed document").replace("\"headline-throughput\"", "\"x\"");
     let path = scratch.0.path().join("corpus.json");

@@ -28,7 +28,9 @@ fn own_folder_first(file: &Path, bin: &Path) {
     let old = bin.as_os_str().as_encoded_bytes();
     let new = b"$ORIGIN\0";
     assert!(old.len() >= new.len(), "the folder's name is too short to be replaced");
-    let at = bytes.windows(old.len() + 2).position(|w| w[0] == 0 && &w[1..=old.len()] == old && b":\0".contains(&w[old.len() + 1]));
+    let at = bytes
+        .windows(old.len() + 2)
+        .position(|w| w[0] == 0 && &w[1..=old.len()] == old && b":\0".contains(&w[old.len() + 1]));
     if let Some(at) = at {
         bytes[at + 1..at + 1 + new.len()].copy_from_slice(new);
         fs::write(file, bytes).expect("it is ours");
@@ -106,7 +108,13 @@ impl Build {
 const TWO: [&str; 3] = ["--op", "SILU", "SWIGLU"];
 
 fn reasons(value: &Value) -> String {
-    value["not_reused_because"].as_array().expect("a list").iter().filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
+    value["not_reused_because"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]

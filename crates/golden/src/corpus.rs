@@ -123,9 +123,10 @@ pub fn status(root: &Path, corpus: Option<&Path>, pool: &rayon::ThreadPool) -> R
         present,
         cases,
         unproven_claims,
-        note: "the synthetic set is a contract of kernel arithmetic, not a capture of a model; neither it nor a capture \
+        note:
+            "the synthetic set is a contract of kernel arithmetic, not a capture of a model; neither it nor a capture \
                is ever promotion-eligible"
-            .to_owned(),
+                .to_owned(),
     })
 }
 

@@ -108,11 +108,11 @@ impl Explain for GoldenError {
         match self {
             Self::Parameter { found, expected, .. } => report("parameter").found(found).expected(expected),
             Self::Packing { .. } => report("packing"),
-            Self::OtherSet { path, found, expected, .. } => report("other-set")
-                .path(path)
-                .found(found)
-                .expected(expected)
-                .hint("choose another --artifact-root, or say --replace: a set can be made again from its parameters"),
+            Self::OtherSet { path, found, expected, .. } => {
+                report("other-set").path(path).found(found).expected(expected).hint(
+                    "choose another --artifact-root, or say --replace: a set can be made again from its parameters",
+                )
+            }
             Self::BadSet { path, .. } => {
                 report("golden-set").path(path).hint("b70-golden prepare makes it again from its parameters")
             }

@@ -46,14 +46,7 @@ pub struct SetParameters {
 
 impl Default for SetParameters {
     fn default() -> Self {
-        Self {
-            k: 5120,
-            n: 256,
-            seed: 270_036,
-            widths: vec![1, 4, 8, 16],
-            rule: GoldenRule::Contract,
-            packed: false,
-        }
+        Self { k: 5120, n: 256, seed: 270_036, widths: vec![1, 4, 8, 16], rule: GoldenRule::Contract, packed: false }
     }
 }
 
@@ -76,17 +69,24 @@ impl SetParameters {
     /// # Errors
     /// [`GoldenError::Parameter`] with the parameter, what was found and what is expected.
     pub fn check(&self) -> Result<(), GoldenError> {
-        let wrong = |name: &'static str, found: String, expected: String| {
-            Err(GoldenError::Parameter { name, found, expected })
-        };
+        let wrong =
+            |name: &'static str, found: String, expected: String| Err(GoldenError::Parameter { name, found, expected });
         if self.k == 0 || !self.k.is_multiple_of(BLOCK as u64) {
-            return wrong("k", self.k.to_string(), "a positive multiple of 32 (a Q4_0 block has 32 columns)".to_owned());
+            return wrong(
+                "k",
+                self.k.to_string(),
+                "a positive multiple of 32 (a Q4_0 block has 32 columns)".to_owned(),
+            );
         }
         if self.n == 0 {
             return wrong("n", "0".to_owned(), "at least one row".to_owned());
         }
         if self.packed && !self.n.is_multiple_of(16) {
-            return wrong("n", self.n.to_string(), "a multiple of 16 when packing (a DPAS tile has 16 rows)".to_owned());
+            return wrong(
+                "n",
+                self.n.to_string(),
+                "a multiple of 16 when packing (a DPAS tile has 16 rows)".to_owned(),
+            );
         }
         if self.widths.is_empty() {
             return wrong("widths", "none".to_owned(), "at least one width".to_owned());
@@ -148,10 +148,8 @@ pub fn generate(parameters: &SetParameters, pool: &rayon::ThreadPool) -> Result<
 }
 
 fn generate_here(p: &SetParameters) -> Result<Vec<Tensor>, GoldenError> {
-    let (weights, inputs) = rayon::join(
-        || weights(p),
-        || p.widths.par_iter().map(|&m| input(p, m)).collect::<Vec<Vec<u8>>>(),
-    );
+    let (weights, inputs) =
+        rayon::join(|| weights(p), || p.widths.par_iter().map(|&m| input(p, m)).collect::<Vec<Vec<u8>>>());
     let expected = expected(p, &weights, &inputs);
     let packed = if p.packed {
         let shape = MatrixShape { k: p.k, n: p.n };

@@ -379,8 +379,10 @@ fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(Go
             Some(tensor) => listed.push((name(&file)?, file, size, tensor.sha256)),
         }
     }
-    let jobs: Vec<Job<'_>> =
-        listed.iter().map(|(name, _, size, _)| Job { source: Source::Beneath(folder, name), size: Some(*size) }).collect();
+    let jobs: Vec<Job<'_>> = listed
+        .iter()
+        .map(|(name, _, size, _)| Job { source: Source::Beneath(folder, name), size: Some(*size) })
+        .collect();
     let digests = hash_many(&jobs, What::Sha256, pool, &Progress::NONE);
     let mut tensors = Vec::new();
     for ((_, file, size_bytes, expected), digest) in listed.into_iter().zip(digests) {

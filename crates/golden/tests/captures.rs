@@ -79,7 +79,9 @@ fn a_case_is_present_when_every_part_of_every_width_is() {
         for role in ["input", "output"] {
             let found = status(&scratch.root(), Some(Path::new(CORPUS)), &pool(1)).expect("a status");
             assert_eq!((found.present, found.outstanding), (0, 9));
-            let made = scratch.import("down_projection", &meta("down_projection", role, width.into(), &data)).expect("complete");
+            let made = scratch
+                .import("down_projection", &meta("down_projection", role, width.into(), &data))
+                .expect("complete");
             assert_eq!((made.status.as_str(), made.promotion_eligible), ("admitted", false));
         }
     }
@@ -123,7 +125,9 @@ fn every_field_of_the_metadata_is_mandatory() {
         assert!(error.contains(key), "{key}: {error}");
         tried += 1;
     };
-    for (pointer, value) in [("", &whole), ("/tensor", &whole["tensor"]), ("/runtime", &whole["runtime"]), ("/kernel", &whole["kernel"])] {
+    for (pointer, value) in
+        [("", &whole), ("/tensor", &whole["tensor"]), ("/runtime", &whole["runtime"]), ("/kernel", &whole["kernel"])]
+    {
         for key in value.as_object().expect("an object").keys() {
             without(pointer, key);
         }

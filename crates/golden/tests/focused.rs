@@ -9,7 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_golden::{
-    CardChoice, FocusedEvent, FocusedReport, FocusedRequest, GoldenError, PrepareOptions, SetParameters, focused, prepare,
+    CardChoice, FocusedEvent, FocusedReport, FocusedRequest, GoldenError, PrepareOptions, SetParameters, focused,
+    prepare,
 };
 use b70_manifest::golden::FocusedStatus;
 use common::{pool, run};
@@ -46,7 +47,11 @@ impl Build {
         );
         let bin = self.path("source/build/bin");
         let library = bin.join("libggml-cases.so");
-        run(Command::new(&compiler).args(["-shared", "-fPIC"]).arg(self.path("source/cases.c")).arg("-o").arg(&library));
+        run(Command::new(&compiler)
+            .args(["-shared", "-fPIC"])
+            .arg(self.path("source/cases.c"))
+            .arg("-o")
+            .arg(&library));
         run(Command::new(&compiler)
             .arg(self.path("source/backend_ops.c"))
             .arg(&library)

@@ -7,9 +7,7 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use b70_golden::{
-    BLOCK, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, WEIGHTS, ggml_q4_0, ggml_q8_0, ggml_q8_1,
-};
+use b70_golden::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, WEIGHTS, ggml_q4_0, ggml_q8_0, ggml_q8_1};
 use b70_manifest::golden::GoldenRule;
 use common::{python, run, tensors, values};
 
@@ -19,8 +17,9 @@ fn library() -> Option<PathBuf> {
         eprintln!("skipped: needs a built llama.cpp; set B70_TEST_ALL=1 and B70_TEST_LLAMA_BIN");
         return None;
     }
-    let bin = std::env::var_os("B70_TEST_LLAMA_BIN")
-        .unwrap_or_else(|| panic!("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with libggml-base.so"));
+    let bin = std::env::var_os("B70_TEST_LLAMA_BIN").unwrap_or_else(|| {
+        panic!("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with libggml-base.so")
+    });
     let library = PathBuf::from(bin).join("libggml-base.so");
     assert!(library.exists(), "{} is not there: build llama.cpp with BUILD_SHARED_LIBS=ON", library.display());
     Some(library)

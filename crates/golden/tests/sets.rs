@@ -6,7 +6,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_golden::{GoldenError, MANIFEST, PrepareOptions, PrepareStatus, SET_NAME, SetCheck, SetParameters, prepare, verify};
+use b70_golden::{
+    GoldenError, MANIFEST, PrepareOptions, PrepareStatus, SET_NAME, SetCheck, SetParameters, prepare, verify,
+};
 use b70_manifest::golden::GoldenRule;
 use common::pool;
 use serde_json::{Value, json};
@@ -100,8 +102,10 @@ fn the_same_parameters_give_the_same_manifest() {
 #[test]
 fn a_flipped_bit_in_any_tensor_names_it() {
     let set = Set::new();
-    let tensors: Vec<String> =
-        names(&set.root.path().join(SET_NAME)).into_iter().filter(|n| Path::new(n).extension().is_some_and(|e| e == "bin")).collect();
+    let tensors: Vec<String> = names(&set.root.path().join(SET_NAME))
+        .into_iter()
+        .filter(|n| Path::new(n).extension().is_some_and(|e| e == "bin"))
+        .collect();
     assert_eq!(tensors.len(), 6);
     for tensor in tensors {
         let at = fs::metadata(set.path(&tensor)).expect("the file").len() as usize / 2;
@@ -210,6 +214,7 @@ fn a_sound_set_of_other_parameters_is_not_replaced_unasked() {
 fn refused_parameters_leave_nothing_behind() {
     let root = tempfile::tempdir().expect("a scratch folder");
     let wrong = SetParameters { k: 33, ..small() };
-    prepare(&root.path().join("new"), &wrong, &PrepareOptions::default(), &pool(1)).expect_err("33 is no multiple of 32");
+    prepare(&root.path().join("new"), &wrong, &PrepareOptions::default(), &pool(1))
+        .expect_err("33 is no multiple of 32");
     assert!(names(root.path()).is_empty());
 }

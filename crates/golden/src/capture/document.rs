@@ -163,8 +163,10 @@ impl Capture {
             "evidence_class must be diagnostic-only: a capture is never more".to_owned(),
         );
         say(t.name.is_empty(), "tensor.name is empty".to_owned());
-        say(self.kernel.name.is_empty() || self.kernel.revision.is_empty() || self.kernel.device.is_empty(),
-            "kernel.name, kernel.revision and kernel.device must be given".to_owned());
+        say(
+            self.kernel.name.is_empty() || self.kernel.revision.is_empty() || self.kernel.device.is_empty(),
+            "kernel.name, kernel.revision and kernel.device must be given".to_owned(),
+        );
         say(self.token_positions.is_empty(), "token_positions is empty".to_owned());
         say(!(1..=4096).contains(&self.width), format!("width is {}, expected 1 to 4096", self.width));
         say(
@@ -176,7 +178,10 @@ impl Capture {
                 CaptureRole::of_case(&self.case).iter().map(|r| r.word()).collect::<Vec<_>>().join(", ")
             ),
         );
-        say(t.shape.is_empty() || t.shape.contains(&0), format!("tensor.shape is {:?}, expected positive lengths", t.shape));
+        say(
+            t.shape.is_empty() || t.shape.contains(&0),
+            format!("tensor.shape is {:?}, expected positive lengths", t.shape),
+        );
         say(
             t.stride_bytes.len() != t.shape.len(),
             format!("tensor.stride_bytes has {} entries, tensor.shape has {}", t.stride_bytes.len(), t.shape.len()),

@@ -76,6 +76,7 @@ impl FromStr for Dtype {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|_| format!("no dtype is called {text:?}"))
+        serde_json::from_value(serde_json::Value::String(text.to_owned()))
+            .map_err(|_| format!("no dtype is called {text:?}"))
     }
 }

@@ -60,7 +60,8 @@ pub fn import(
         return Err(refuse(vec![format!("no case is called {case:?}; the corpus requires {}", cases.join(", "))]));
     }
     let text = read_bounded(meta)?;
-    let capture: Capture = serde_json::from_slice(&text).map_err(|e| refuse(vec![format!("the metadata is not complete: {e}")]))?;
+    let capture: Capture =
+        serde_json::from_slice(&text).map_err(|e| refuse(vec![format!("the metadata is not complete: {e}")]))?;
     let mut faults = capture.faults();
     if capture.case != case {
         faults.push(format!("the metadata is of case {:?}, the import of case {case:?}", capture.case));
@@ -68,7 +69,9 @@ pub fn import(
     let found = read_tensor(tensor, &capture.tensor.name)?;
     let expected = &capture.tensor;
     match expected.dtype.bytes(&expected.shape) {
-        None => faults.push(format!("tensor.shape {:?} is no whole number of {} blocks", expected.shape, expected.dtype)),
+        None => {
+            faults.push(format!("tensor.shape {:?} is no whole number of {} blocks", expected.shape, expected.dtype))
+        }
         Some(size) if size != found.bytes.len() as u64 => faults.push(format!(
             "tensor.shape {:?} of {} needs {size} bytes, the file has {} ({} {:?})",
             expected.shape,

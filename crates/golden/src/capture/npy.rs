@@ -137,7 +137,9 @@ impl Header<'_> {
             self.skip();
             let rest = &self.text[self.at..];
             let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-            items.push(rest[..digits].parse().map_err(|_| format!("expected a length at byte {} of the header", self.at))?);
+            items.push(
+                rest[..digits].parse().map_err(|_| format!("expected a length at byte {} of the header", self.at))?,
+            );
             self.at += digits;
             if items.len() > 32 {
                 return Err("more than 32 dimensions".to_owned());
@@ -168,7 +170,8 @@ mod tests {
         let bytes = file("{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n", &[7; 24]);
         let found = parse(&bytes).expect("a right file");
         assert_eq!((found.dtype, found.shape, found.bytes.len()), (Dtype::F32, vec![2, 3], 24));
-        let found = parse(&file("{'shape': (3,), 'fortran_order': True, 'descr': '|u1'}", &[1, 2, 3])).expect("a vector");
+        let found =
+            parse(&file("{'shape': (3,), 'fortran_order': True, 'descr': '|u1'}", &[1, 2, 3])).expect("a vector");
         assert_eq!(found.shape, [3]);
         let found = parse(&file("{'descr':'<f8','fortran_order':False,'shape':()}", &[0; 8])).expect("a scalar");
         assert!(found.shape.is_empty());

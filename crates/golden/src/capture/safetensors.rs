@@ -63,7 +63,8 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
     if !header.starts_with(b"{") {
         return Err("neither .npy nor a sound .safetensors: the header is no JSON object".to_owned());
     }
-    let Entries(entries) = serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object of tensors: {e}"))?;
+    let Entries(entries) =
+        serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object of tensors: {e}"))?;
     let mut tensors: Vec<(String, Entry, Dtype)> = Vec::new();
     for (name, entry) in entries {
         let dtype = dtype(&entry.dtype).ok_or_else(|| format!("tensor {name:?} has type {:?}", entry.dtype))?;
@@ -74,11 +75,18 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
     for (name, entry, dtype) in &tensors {
         let [from, to] = entry.data_offsets;
         if from != end || to < from || to > data.len() as u64 {
-            return Err(format!("tensor {name:?} lies at {from}..{to}, expected it to start at {end} and end by {}", data.len()));
+            return Err(format!(
+                "tensor {name:?} lies at {from}..{to}, expected it to start at {end} and end by {}",
+                data.len()
+            ));
         }
         let size = dtype.bytes(&entry.shape).ok_or_else(|| format!("the shape of tensor {name:?} overflows"))?;
         if size != to - from {
-            return Err(format!("tensor {name:?}: {dtype} {:?} needs {size} bytes, the file gives it {}", entry.shape, to - from));
+            return Err(format!(
+                "tensor {name:?}: {dtype} {:?} needs {size} bytes, the file gives it {}",
+                entry.shape,
+                to - from
+            ));
         }
         end = to;
     }
@@ -143,7 +151,8 @@ mod tests {
 
     #[test]
     fn refusals() {
-        let x = |shape: &str, offsets: &str| format!(r#""x":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}"#);
+        let x =
+            |shape: &str, offsets: &str| format!(r#""x":{{"dtype":"F32","shape":{shape},"data_offsets":{offsets}}}"#);
         for (header, why) in [
             (format!("{{{}}}", x("[3]", "[0,8]")), "needs 12 bytes"),
             (format!("{{{}}}", x("[1]", "[4,8]")), "expected it to start at 0"),

@@ -82,7 +82,9 @@ fn fault_of(status: ExitStatus) -> Option<String> {
     match (status.code(), status.signal()) {
         (Some(0), _) => None,
         (Some(code), _) => Some(format!("it ended with exit code {code}")),
-        (None, Some(signal)) => Some(format!("it crashed: signal {signal}{}", if status.core_dumped() { ", core dumped" } else { "" })),
+        (None, Some(signal)) => {
+            Some(format!("it crashed: signal {signal}{}", if status.core_dumped() { ", core dumped" } else { "" }))
+        }
         (None, None) => Some("it ended in an unknown way".to_owned()),
     }
 }

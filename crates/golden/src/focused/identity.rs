@@ -7,8 +7,8 @@ use serde_json::Value;
 
 /// Beginnings of the names of variables that can change a backend's outcome.
 const PREFIXES: [&str; 15] = [
-    "GGML_", "SYCL_", "ONEAPI_", "ZE_", "ZES_", "ZET_", "UR_", "NEO_", "NEORead", "IGC_", "OCL_ICD_", "LD_", "OMP_", "KMP_",
-    "GOMP_",
+    "GGML_", "SYCL_", "ONEAPI_", "ZE_", "ZES_", "ZET_", "UR_", "NEO_", "NEORead", "IGC_", "OCL_ICD_", "LD_", "OMP_",
+    "KMP_", "GOMP_",
 ];
 
 /// Single names.
@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn variables_that_count() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let inherited =
-            ["GGML_X", "HOME", "LD_LIBRARY_PATH", "ZE_AFFINITY_MASK", "NEOReadDebugKeys", "PATH"].map(|name| pair(name, "1"));
+        let inherited = ["GGML_X", "HOME", "LD_LIBRARY_PATH", "ZE_AFFINITY_MASK", "NEOReadDebugKeys", "PATH"]
+            .map(|name| pair(name, "1"));
         let found = relevant(inherited, &["ZE_AFFINITY_MASK".to_owned()], &[pair("ANY", "2"), pair("GGML_X", "3")]);
         let names: Vec<&str> = found.keys().map(String::as_str).collect();
         assert_eq!(names, ["ANY", "GGML_X", "LD_LIBRARY_PATH", "NEOReadDebugKeys"]);

@@ -13,8 +13,8 @@ use std::process::Command;
 use std::time::Instant;
 
 use b70_admission::{
-    Error as AdmissionError, FingerprintReport, FingerprintRequest, HostRoots, OnExisting, Progress, RelPath, Root, Sha256,
-    What, fingerprint, hash_file, open_or_create, publish_bytes,
+    Error as AdmissionError, FingerprintReport, FingerprintRequest, HostRoots, OnExisting, Progress, RelPath, Root,
+    Sha256, What, fingerprint, hash_file, open_or_create, publish_bytes,
 };
 use b70_manifest::golden::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
 use b70_manifest::{EvidenceClass, NeverEligible, rfc3339_utc, unix_now};
@@ -266,11 +266,8 @@ impl RunFolder {
     }
 
     fn log(&self, index: usize, op: &str) -> Result<(PathBuf, std::fs::File), GoldenError> {
-        let safe: String = op
-            .chars()
-            .take(80)
-            .map(|c| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' })
-            .collect();
+        let safe: String =
+            op.chars().take(80).map(|c| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '_' }).collect();
         let path = self.0.path().join(format!("{:02}-{safe}.log", index + 1));
         let file = OpenOptions::new().write(true).create_new(true).open(&path).map_err(|source| GoldenError::Io {
             action: "create the log",

@@ -112,8 +112,14 @@ mod tests {
 
     #[test]
     fn what_is_no_count() {
-        for text in ["", " \n\t\n", "tests passed", "1/2/3 tests passed", "-1/2 tests passed", "99999999999999999999/1 tests passed"]
-        {
+        for text in [
+            "",
+            " \n\t\n",
+            "tests passed",
+            "1/2/3 tests passed",
+            "-1/2 tests passed",
+            "99999999999999999999/1 tests passed",
+        ] {
             assert!(!counts(text).counted, "{text}");
         }
         assert!(!counts(" \n\t\n").said_something);

@@ -54,7 +54,12 @@ pub(super) fn record(root: &Path, receipt: &Receipt) -> Result<(), GoldenError> 
 }
 
 /// The pass of exactly this key; or why there is none, part by part.
-pub(super) fn look_up(root: &Path, key: &Sha256, identity: &Value, fingerprint: &Value) -> Result<Result<Receipt, Vec<String>>, GoldenError> {
+pub(super) fn look_up(
+    root: &Path,
+    key: &Sha256,
+    identity: &Value,
+    fingerprint: &Value,
+) -> Result<Result<Receipt, Vec<String>>, GoldenError> {
     let path = folder(root);
     let folder = match Root::open(&path) {
         Ok(folder) => folder,
@@ -78,7 +83,8 @@ pub(super) fn look_up(root: &Path, key: &Sha256, identity: &Value, fingerprint: 
         .filter_map(|entry| serde_json::from_slice(&folder.read(&entry.name, MAX_RECEIPT).ok()?).ok())
         .collect();
     others.sort_by_key(|receipt| std::cmp::Reverse(receipt.result.started_unix));
-    let parts = |identity: &Value, fingerprint: &Value| json!({ "run": stripped(identity), "build": stripped(fingerprint) });
+    let parts =
+        |identity: &Value, fingerprint: &Value| json!({ "run": stripped(identity), "build": stripped(fingerprint) });
     let now = parts(identity, fingerprint);
     let nearest = others
         .iter()
@@ -99,9 +105,16 @@ pub(super) fn look_up(root: &Path, key: &Sha256, identity: &Value, fingerprint: 
 fn stripped(value: &Value) -> Value {
     let mut value = value.clone();
     if let Some(map) = value.as_object_mut() {
-        for derived in
-            ["schema_version", "format", "sha256", "created_unix", "created_utc", "unknown", "warnings", "build_fingerprint_sha256"]
-        {
+        for derived in [
+            "schema_version",
+            "format",
+            "sha256",
+            "created_unix",
+            "created_utc",
+            "unknown",
+            "warnings",
+            "build_fingerprint_sha256",
+        ] {
             map.shift_remove(derived);
         }
     }

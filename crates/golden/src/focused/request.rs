@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use b70_admission::{Error as AdmissionError, open_source};
 use b70_procguard::{
-    CardRef, Cards, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict, pin_to_card,
+    CardRef, Cards, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict,
+    pin_to_card,
 };
 use serde_json::{Value, json};
 
@@ -76,7 +77,8 @@ impl FocusedRequest<'_> {
         if self.timeout.is_zero() {
             return wrong("timeout", "0", "a positive number of seconds");
         }
-        if let Some((name, _)) = self.overrides.iter().find(|(n, v)| n.is_empty() || n.contains(['=', '\0']) || v.contains('\0'))
+        if let Some((name, _)) =
+            self.overrides.iter().find(|(n, v)| n.is_empty() || n.contains(['=', '\0']) || v.contains('\0'))
         {
             return wrong("env", name, "NAME=VALUE");
         }
@@ -110,9 +112,8 @@ impl Prepared {
         })?;
         let default = build.join("bin").join("test-backend-ops");
         let named = request.binary.unwrap_or(&default);
-        let binary = named
-            .canonicalize()
-            .map_err(|e| GoldenError::Binary { path: named.to_path_buf(), why: e.to_string() })?;
+        let binary =
+            named.canonicalize().map_err(|e| GoldenError::Binary { path: named.to_path_buf(), why: e.to_string() })?;
         // Reading it shows that it is a regular file.
         open_source(&binary)?;
         let mut doubts = Vec::new();
@@ -142,11 +143,11 @@ impl Prepared {
         };
         if let CardChoice::Card(wanted) = request.card {
             let host = Host::real();
-            let cards = Cards::scan(&host).map_err(|e| GoldenError::Card(format!("the cards cannot be listed: {e}")))?;
+            let cards =
+                Cards::scan(&host).map_err(|e| GoldenError::Card(format!("the cards cannot be listed: {e}")))?;
             let card = cards.resolve(wanted).map_err(|e| GoldenError::Card(e.to_string()))?;
             let id = |text: &str| text.trim_start_matches("0x").to_owned();
-            prepared.card =
-                json!({ "pci": card.pci.to_string(), "device_id": format!("{}:{}", id(&card.vendor_id), id(&card.device_id)) });
+            prepared.card = json!({ "pci": card.pci.to_string(), "device_id": format!("{}:{}", id(&card.vendor_id), id(&card.device_id)) });
             prepared.pci = Some(card.pci);
             let pinning = pin_to_card(&cards, card.pci).map_err(|e| GoldenError::Card(e.to_string()))?;
             (prepared.explicit, prepared.removed) = (pinning.set, pinning.unset);

@@ -40,9 +40,13 @@ mod tests {
             let (low, high) = (f16::from_bits(bits).to_f64(), f16::from_bits(bits + 1).to_f64());
             let middle = f64::midpoint(low, high);
             let even = if bits % 2 == 0 { bits } else { bits + 1 };
-            for (x, expected) in
-                [(low, bits), (middle.next_down(), bits), (middle, even), (middle.next_up(), bits + 1), (high, bits + 1)]
-            {
+            for (x, expected) in [
+                (low, bits),
+                (middle.next_down(), bits),
+                (middle, even),
+                (middle.next_up(), bits + 1),
+                (high, bits + 1),
+            ] {
                 assert_eq!(f16_from_f64(x).to_bits(), expected, "{x:e}");
                 assert_eq!(f16_from_f64(-x).to_bits(), expected | 0x8000, "-{x:e}");
             }

@@ -59,14 +59,32 @@ pub fn values(blocks: usize) -> Vec<[f32; BLOCK]> {
                     // Multiples of a half of a power of two: exact ties in every rounding.
                     1 | 2 => ((x * 34.0).round() / 4.0 * 2f64.powi(exponent / 4)) as f32,
                     // Extreme 127 and halves: ties of the 8-bit rule.
-                    3 => if j == 5 { 127.0 } else { (x * 254.0).round() as f32 / 2.0 },
+                    3 => {
+                        if j == 5 {
+                            127.0
+                        } else {
+                            (x * 254.0).round() as f32 / 2.0
+                        }
+                    }
                     // fp16 subnormal and vanishing scales.
                     4 => (x * 2f64.powi(-14 - (b / 10 % 16) as i32)) as f32,
                     // Scales that overflow fp16.
                     5 => (x * 2f64.powi(15 + (b / 10 % 12) as i32)) as f32,
                     // Equal magnitudes of both signs: the first extreme decides.
-                    6 => if random.next_u32() & 1 == 0 { 1.5 } else { -1.5 },
-                    7 => if random.next_u32().is_multiple_of(3) { x as f32 } else { 0.0 },
+                    6 => {
+                        if random.next_u32() & 1 == 0 {
+                            1.5
+                        } else {
+                            -1.5
+                        }
+                    }
+                    7 => {
+                        if random.next_u32().is_multiple_of(3) {
+                            x as f32
+                        } else {
+                            0.0
+                        }
+                    }
                     // Subnormal f32 that still have a finite inverse scale.
                     8 => (x * 2f64.powi(exponent - 80)) as f32,
                     _ => (x * 2f64.powi(exponent)) as f32,
