@@ -16,13 +16,12 @@ use b70_manifest::model_pack::ModelPackManifest;
 use crate::{FocusedArgs, PrepareArgs, RootArgs, text};
 
 fn artifact_root(args: &RootArgs) -> Result<PathBuf, CliError> {
-    let root = match &args.artifact_root {
-        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
-        None => {
-            let me = Path::new("/proc/self");
-            let uid = std::os::unix::fs::MetadataExt::uid(&me.metadata().map_err(|error| CliError::io(me, &error))?);
-            default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?
-        }
+    let root = if let Some(root) = &args.artifact_root {
+        std::path::absolute(root).map_err(|error| CliError::io(root, &error))?
+    } else {
+        let me = Path::new("/proc/self");
+        let uid = std::os::unix::fs::MetadataExt::uid(&me.metadata().map_err(|error| CliError::io(me, &error))?);
+        default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?
     };
     refuse_in_git(&root, args.allow_in_repo)?;
     Ok(root)

@@ -197,7 +197,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Where fixtures and results live.
 #[derive(Debug, Args)]
 pub struct RootArgs {
-    /// Folder of fixtures, captures, logs and results [default: $XDG_STATE_HOME/b70kit/artifacts].
+    /// Folder of fixtures, captures, logs and results [default: `artifacts` in the kit's state folder].
     #[arg(long, value_name = "DIR", env = "B70_ARTIFACT_ROOT")]
     artifact_root: Option<PathBuf>,
     /// Allow a root inside a Git work tree.

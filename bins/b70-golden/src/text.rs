@@ -14,7 +14,11 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 fn tensors(tensors: &[TensorReport]) -> String {
-    tensors.iter().map(|t| format!("  {}  {} {}\n", t.sha256, shown(&t.name), bytes_text(t.size_bytes))).collect()
+    let mut text = String::new();
+    for t in tensors {
+        text.push_str(&format!("  {}  {} {}\n", t.sha256, shown(&t.name), bytes_text(t.size_bytes)));
+    }
+    text
 }
 
 pub(crate) fn prepared(ui: &Ui, report: &PrepareReport) -> String {

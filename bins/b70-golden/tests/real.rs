@@ -2,6 +2,7 @@
 //!
 //! Needs a built llama.cpp: run with `B70_TEST_ALL=1` (`cargo xtask test --all`). The build is copied, so
 //! that the test can change a byte of a library without touching the real one.
+#![expect(clippy::print_stderr, reason = "a skipped test says so")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,8 @@ fn binaries() -> Option<PathBuf> {
         eprintln!("skipped: needs a built llama.cpp; set B70_TEST_ALL=1 and B70_TEST_LLAMA_BIN");
         return None;
     }
-    let bin = std::env::var_os("B70_TEST_LLAMA_BIN").map(PathBuf::from).unwrap_or_else(|| {
-        panic!("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with test-backend-ops")
-    });
+    let bin = std::env::var_os("B70_TEST_LLAMA_BIN").map(PathBuf::from);
+    let bin = bin.expect("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with test-backend-ops");
     assert!(bin.join("test-backend-ops").exists(), "{}: build the target test-backend-ops", bin.display());
     Some(bin)
 }

@@ -26,6 +26,8 @@ const MAX_WEIGHTS: u64 = 1 << 31;
 const MAX_WIDTH: u64 = 4096;
 /// Weights drawn before they are quantised: 8 MiB of f64.
 const CHUNK: usize = 1 << 20;
+/// Rows of the weights that one piece of the product has.
+const ROWS: usize = 8;
 
 /// Which set to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,10 +235,9 @@ fn expected(p: &SetParameters, weights: &[u8], inputs: &[Vec<u8>]) -> Vec<Vec<u8
     let activations = Activations::new(k_blocks, &inputs.concat());
     let rows = activations.rows();
     let mut products = vec![0.0_f32; n * rows];
-    const PIECE: usize = 8;
     products
-        .par_chunks_mut(PIECE * rows)
-        .zip(weights.par_chunks(PIECE * k_blocks * Q4_0_BYTES))
+        .par_chunks_mut(ROWS * rows)
+        .zip(weights.par_chunks(ROWS * k_blocks * Q4_0_BYTES))
         .for_each(|(out, weights)| product_rows(weights, &activations, out));
     let mut first = 0;
     p.widths

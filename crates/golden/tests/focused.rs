@@ -68,7 +68,7 @@ impl Build {
         self.path("artifacts")
     }
 
-    fn request<'a>(&self, ops: &[&str], paths: &'a (PathBuf, PathBuf), cancel: &'a AtomicBool) -> FocusedRequest<'a> {
+    fn request<'a>(ops: &[&str], paths: &'a (PathBuf, PathBuf), cancel: &'a AtomicBool) -> FocusedRequest<'a> {
         FocusedRequest {
             artifact_root: &paths.0,
             build: &paths.1,
@@ -94,7 +94,7 @@ impl Build {
     ) -> Result<FocusedReport, GoldenError> {
         let paths = (self.artifacts(), self.path("source/build"));
         let cancel = AtomicBool::new(false);
-        let mut request = self.request(ops, &paths, &cancel);
+        let mut request = Self::request(ops, &paths, &cancel);
         change(&mut request);
         focused(&request, &pool(1), &mut |_| {})
     }
@@ -131,7 +131,7 @@ fn a_pass_is_counted_streamed_and_logged() {
     let mut events = Vec::new();
     let paths = (build.artifacts(), build.path("source/build"));
     let cancel = AtomicBool::new(false);
-    let request = build.request(&["ONE", "TWO"], &paths, &cancel);
+    let request = Build::request(&["ONE", "TWO"], &paths, &cancel);
     let report = focused(&request, &pool(1), &mut |event| match event {
         FocusedEvent::Begins(op, _) => events.push(format!("begin {op}")),
         FocusedEvent::Output(bytes) => streamed.extend_from_slice(bytes),
@@ -198,7 +198,7 @@ fn an_interrupt_ends_the_run() {
     let build = Build::new();
     let paths = (build.artifacts(), build.path("source/build"));
     let cancel = AtomicBool::new(false);
-    let request = build.request(&["HANG"], &paths, &cancel);
+    let request = Build::request(&["HANG"], &paths, &cancel);
     let mut helper = String::new();
     let error = focused(&request, &pool(1), &mut |event| {
         if let FocusedEvent::Output(bytes) = event {
@@ -222,6 +222,7 @@ fn a_pass_is_reused_for_exactly_its_key() {
     assert!(first.document.not_reused_because[0].starts_with("no pass is recorded"), "{first:?}");
     let again = build.reuse(&["ONE"]);
     assert_eq!(again.document.status, FocusedStatus::ReusedPass);
+    assert!(again.document.not_reused_because.is_empty(), "{again:?}");
     assert_eq!((again.document.run_key, &again.result), (first.document.run_key, &first.result));
     // An ordinary call always executes.
     let ordinary = build.run(&["ONE"]);
@@ -273,7 +274,8 @@ fn one_byte_of_a_library_or_of_a_source_file_ends_reuse() {
     // The clock of a file system ticks in milliseconds: what was built must be older for certain.
     let past = std::time::SystemTime::now() - Duration::from_secs(10);
     for built in ["libggml-cases.so", "test-backend-ops"] {
-        let file = fs::File::options().append(true).open(build.path("source/build/bin").join(built)).expect("it is ours");
+        let file =
+            fs::File::options().append(true).open(build.path("source/build/bin").join(built)).expect("it is ours");
         file.set_modified(past).expect("it is ours");
     }
     fs::write(build.path("source/cases.c"), "int cases(void) { return 4; }\n").expect("it is ours");

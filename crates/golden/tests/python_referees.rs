@@ -39,18 +39,16 @@ fn compare<const N: usize>(kind: &str, quantise: fn(&[f32; BLOCK], &mut [u8; N])
     let values = values(120_000);
     let theirs = gguf(kind, &values);
     assert_eq!(theirs.len(), values.len() * N);
-    let mut different = 0;
+    let (mut different, mut first) = (0, None);
     for (i, (values, theirs)) in values.iter().zip(theirs.as_chunks::<N>().0).enumerate() {
         let mut ours = [0; N];
         quantise(values, &mut ours);
         if ours != *theirs {
             different += 1;
-            if different < 4 {
-                eprintln!("block {i}: {values:?}\n ours   {ours:?}\n theirs {theirs:?}");
-            }
+            first.get_or_insert_with(|| format!("block {i}: {values:?}\n ours   {ours:?}\n theirs {theirs:?}"));
         }
     }
-    assert_eq!(different, 0, "of {} blocks of {kind}", values.len());
+    assert_eq!(different, 0, "of {} blocks of {kind}, the first {first:?}", values.len());
 }
 
 #[test]

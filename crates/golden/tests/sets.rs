@@ -142,7 +142,8 @@ fn a_missing_a_cut_and_a_linked_tensor_are_named() {
 
 #[test]
 fn a_manifest_that_leaves_something_out_or_adds_something_is_refused() {
-    let changes: [(&str, fn(&mut Value)); 4] = [
+    type Change = fn(&mut Value);
+    let changes: [(&str, Change); 4] = [
         ("expected-m2.f32.bin", |m| {
             m["tensors"].as_object_mut().expect("an object").remove("expected-m2.f32.bin");
         }),

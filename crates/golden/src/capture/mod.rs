@@ -40,3 +40,36 @@ fn read_tensor(path: &Path, name: &str) -> Result<FileTensor, crate::GoldenError
     std::io::Read::read_to_end(&mut std::io::Read::take(&mut file, MAX_FILE), &mut bytes).map_err(io)?;
     if bytes.starts_with(npy::MAGIC) { npy::parse(&bytes) } else { safetensors::parse(&bytes, name) }.map_err(wrong)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NPY: &[u8] = b"\x93NUMPY\x01\x00\x39\x00{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }1234";
+    const SAFETENSORS: &[u8] =
+        b"\x36\0\0\0\0\0\0\0{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}1234";
+
+    #[test]
+    fn the_two_samples_are_sound() {
+        assert_eq!(npy::parse(NPY).expect("sound").bytes, b"1234");
+        assert_eq!(safetensors::parse(SAFETENSORS, "x").expect("sound").bytes, b"1234");
+    }
+
+    proptest! {
+        #[test]
+        fn damaged_files_never_panic(damage in proptest::collection::vec((0usize..80, any::<u8>()), 1..4), cut in 0usize..80) {
+            for sample in [NPY, SAFETENSORS] {
+                let mut bytes = sample.to_vec();
+                for (at, value) in &damage {
+                    let at = at % bytes.len();
+                    bytes[at] = *value;
+                }
+                bytes.truncate(bytes.len().saturating_sub(cut / 8));
+                let _ = npy::parse(&bytes);
+                let _ = safetensors::parse(&bytes, "x");
+            }
+        }
+    }
+}

@@ -70,7 +70,7 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
         let dtype = dtype(&entry.dtype).ok_or_else(|| format!("tensor {name:?} has type {:?}", entry.dtype))?;
         tensors.push((name, entry, dtype));
     }
-    tensors.sort_by(|a, b| a.1.data_offsets.cmp(&b.1.data_offsets));
+    tensors.sort_by_key(|(_, entry, _)| entry.data_offsets);
     let mut end = 0;
     for (name, entry, dtype) in &tensors {
         let [from, to] = entry.data_offsets;
@@ -95,8 +95,8 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
     }
     let mut names: Vec<&str> = tensors.iter().map(|(name, ..)| name.as_str()).collect();
     names.sort_unstable();
-    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("tensor {:?} is listed twice", twice[0]));
+    if let Some((twice, _)) = names.iter().zip(names.iter().skip(1)).find(|(one, two)| one == two) {
+        return Err(format!("tensor {twice:?} is listed twice"));
     }
     let listed = names.iter().take(8).copied().collect::<Vec<_>>().join(", ");
     let (name, entry, dtype) = tensors

@@ -151,7 +151,9 @@ pub fn focused(
 }
 
 fn reused(receipt: Receipt) -> FocusedReport {
-    let document = FocusedResult { status: FocusedStatus::ReusedPass, ..receipt.result };
+    // Why *that* run was not answered by a still earlier one is its own affair.
+    let document =
+        FocusedResult { status: FocusedStatus::ReusedPass, not_reused_because: Vec::new(), ..receipt.result };
     FocusedReport { document, result: receipt.path, reusable: true, not_reusable_because: Vec::new() }
 }
 

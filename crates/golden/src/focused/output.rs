@@ -75,7 +75,7 @@ fn plain(line: &[u8]) -> String {
     while let Some(c) = chars.next() {
         if c == '\u{1b}' {
             if chars.next() == Some('[') {
-                chars.by_ref().find(|c| c.is_ascii_alphabetic());
+                chars.by_ref().find(char::is_ascii_alphabetic);
             }
         } else {
             out.push(c);
