@@ -33,7 +33,15 @@ pub(crate) const VECTORS: &[Generator] = &[Generator {
 }];
 
 /// JSON Schemas of the documents and of the commands' outputs.
-pub(crate) const SCHEMAS: &[Generator] = &[];
+pub(crate) const SCHEMAS: &[Generator] = &[Generator { folder: "docs/schemas", alone: true, files: schemas }];
+
+fn schemas() -> Vec<(String, String)> {
+    let mut entries = b70_manifest::schema::all();
+    entries.extend(b70_packset::output_schemas());
+    entries.extend(b70_xe2pack::output_schemas());
+    entries.extend(b70_procguard::output_schemas());
+    entries.into_iter().map(|(name, schema)| (name, b70_manifest::schema::text(&schema))).collect()
+}
 
 /// A JSON document as it is committed: indented, with a final newline.
 fn document(name: &str, value: &serde_json::Value) -> (String, String) {

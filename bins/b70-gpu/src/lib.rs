@@ -48,6 +48,7 @@ pub enum Command {
     },
     /// Leases: the exclusive right to a card.
     Lease {
+        /// What to do.
         #[command(subcommand)]
         command: LeaseCommand,
     },
@@ -80,6 +81,7 @@ pub enum LeaseCommand {
         /// Lease the address on a host without the card; nothing is pinned or looked for.
         #[arg(long)]
         no_gpu: bool,
+        /// Where lock files are.
         #[command(flatten)]
         root: LeaseRootArgs,
         /// The command and its arguments.
@@ -88,6 +90,7 @@ pub enum LeaseCommand {
     },
     /// Show which cards are leased, by whom and since when.
     Status {
+        /// Where lock files are.
         #[command(flatten)]
         root: LeaseRootArgs,
     },

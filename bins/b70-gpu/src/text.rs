@@ -91,7 +91,7 @@ pub(crate) fn usage(ui: &Ui, usage: &Usage) -> String {
     for (what, pids) in reasons {
         let who = match pids.as_slice() {
             [one] if one.is_empty() => String::new(),
-            [few @ ..] if few.len() <= 8 => format!(" of pid {}", few.join(" ")),
+            few if few.len() <= 8 => format!(" of pid {}", few.join(" ")),
             many => format!(" of {} processes", many.len()),
         };
         let _ = writeln!(out, "{} {what}{who}", ui.paint(Style::Warn, "could not be read:"));

@@ -178,14 +178,10 @@ fn bring_forward(file: &Path, out: Option<&Path>, ui: &Ui) -> Result<Output, Cli
         remarks.push_str(&format!("\n  {}: {}", change.pointer, change.what));
     }
     let output = Output::new(&migration.output(file), migration.text(), exit::OK)?;
-    match out {
-        Some(path) => {
-            migration.write(path)?;
-            Ok(Output { text: format!("{remarks}\nwrote {}", path.display()), ..output })
-        }
-        None => {
-            ui.note(&remarks);
-            Ok(output)
-        }
+    if let Some(path) = out {
+        migration.write(path)?;
+        return Ok(Output { text: format!("{remarks}\nwrote {}", path.display()), ..output });
     }
+    ui.note(&remarks);
+    Ok(output)
 }

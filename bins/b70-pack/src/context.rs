@@ -10,7 +10,7 @@ use b70_manifest::model_pack::ModelPackManifest;
 use b70_packset::SetDir;
 use b70_xe2pack::{Kernel, Xe2DpasV2};
 
-use crate::RootArgs;
+use crate::{RamArgs, RootArgs};
 
 /// The cache root to use; refused inside a Git work tree unless allowed.
 pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
@@ -22,7 +22,8 @@ pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
     Ok(root)
 }
 
-fn uid() -> Result<u32, CliError> {
+/// The user's id.
+pub(crate) fn uid() -> Result<u32, CliError> {
     let me = Path::new("/proc/self");
     me.metadata().map(|metadata| metadata.uid()).map_err(|error| CliError::io(me, &error))
 }
@@ -68,4 +69,20 @@ pub(crate) fn shown(text: &str) -> String {
         }
     }
     out
+}
+
+/// The RAM root to use; refused inside a Git work tree unless allowed.
+pub(crate) fn ram_root(ram: &RamArgs, roots: &RootArgs) -> Result<PathBuf, CliError> {
+    let root = match &ram.ram_root {
+        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
+        None => default_root(RootKind::Ram, &|name| std::env::var_os(name), uid()?)?,
+    };
+    refuse_in_git(&root, roots.allow_in_repo)?;
+    Ok(root)
+}
+
+/// A word that a POSIX shell and a systemd `EnvironmentFile=` read back unchanged.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

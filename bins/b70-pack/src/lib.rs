@@ -109,6 +109,42 @@ pub enum Command {
         #[arg(long, value_name = "MODEL")]
         against: Option<PathBuf>,
     },
+    /// Copy a set into RAM, verified and atomically, or find the copy that is there; trusted by receipt from then on.
+    StageRam {
+        /// Which set.
+        #[command(flatten)]
+        set: SetArgs,
+        /// Where sets live.
+        #[command(flatten)]
+        roots: RootArgs,
+        /// Where stages live.
+        #[command(flatten)]
+        ram: RamArgs,
+        /// Bytes of memory that must stay free.
+        #[arg(long, value_name = "BYTES", default_value_t = b70_packset::DEFAULT_MIN_FREE)]
+        min_free: u64,
+        /// Print only the line a shell or unit needs for the loader.
+        #[arg(long)]
+        print_env: bool,
+        /// Variable of that line.
+        #[arg(long, value_name = "NAME", default_value = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE")]
+        variable: String,
+    },
+    /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.
+    StageValidate {
+        /// Which set.
+        #[command(flatten)]
+        set: SetArgs,
+        /// Where sets live.
+        #[command(flatten)]
+        roots: RootArgs,
+        /// Where stages live.
+        #[command(flatten)]
+        ram: RamArgs,
+        /// Rehash every staged payload.
+        #[arg(long)]
+        deep: bool,
+    },
     /// Write a tensor's Q4_0 bytes back from its payload, bit for bit.
     Unpack {
         /// The set.
@@ -173,11 +209,27 @@ pub struct KernelArgs {
     kernel: Option<String>,
 }
 
+/// Where stages live.
+#[derive(Debug, Args)]
+pub struct RamArgs {
+    /// Folder of RAM stages [default: /dev/shm/b70kit-<uid>].
+    #[arg(long, value_name = "DIR", env = "B70_RAM_ROOT")]
+    ram_root: Option<PathBuf>,
+    /// Seconds to wait for another staging of the same set.
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    wait: u64,
+}
+
 /// Where sets live.
 #[derive(Debug, Args)]
 pub struct RootArgs {
-    /// Folder of pack sets [default: $XDG_CACHE_HOME/b70kit].
-    #[arg(long, value_name = "DIR", env = "B70_CACHE_ROOT")]
+    // Not a doc comment: the backticks it would need are no help on a terminal.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "B70_CACHE_ROOT",
+        help = "Folder of pack sets [default: $XDG_CACHE_HOME/b70kit]"
+    )]
     cache_root: Option<PathBuf>,
     /// Allow a root inside a Git work tree.
     #[arg(long)]
@@ -210,6 +262,31 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
         Command::Verify { set, roots, spec, deep, against } => {
             commands::verify(ui, &context::cache_root(&roots)?, set.set_key, spec.as_deref(), deep, against.as_deref())
         }
+        Command::StageRam { set, roots, ram, min_free, print_env, variable } => commands::stage_ram(
+            ui,
+            &commands::StageArgs {
+                cache_root: &context::cache_root(&roots)?,
+                ram_root: &context::ram_root(&ram, &roots)?,
+                key: set.set_key,
+                min_free,
+                wait: ram.wait,
+                print_env,
+                variable: &variable,
+            },
+        ),
+        Command::StageValidate { set, roots, ram, deep } => commands::stage_validate(
+            ui,
+            &commands::StageArgs {
+                cache_root: &context::cache_root(&roots)?,
+                ram_root: &context::ram_root(&ram, &roots)?,
+                key: set.set_key,
+                min_free: 0,
+                wait: ram.wait,
+                print_env: false,
+                variable: "",
+            },
+            deep,
+        ),
         Command::Unpack { set, roots, tensor, out } => {
             commands::unpack(ui, &context::cache_root(&roots)?, set.set_key, &tensor, &out)
         }

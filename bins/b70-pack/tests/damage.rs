@@ -1,4 +1,5 @@
 //! Damage of every kind: verify names exactly what is wrong, prepare repairs it, nothing leaves the set's folder.
+#![allow(clippy::print_stdout, reason = "a test says what it counted or skipped")]
 
 mod common;
 
@@ -44,11 +45,11 @@ macro_rules! document {
 }
 
 fn cases() -> Vec<Case> {
-    let file = |what, tamper, shallow, deep, tensor, document| Case { what, tamper, shallow, deep, tensor, document };
     const SIZE: &[&str] = &["payload-size:blk.0.ffn_up.weight"];
     const SHA: &[&str] = &["payload-sha256:blk.0.ffn_up.weight"];
     const CONTRACT: &[&str] = &["tensor-contract:blk.0.ffn_up.weight"];
     const INDEX: &[&str] = &["runtime-index-identity", "runtime-index-size"];
+    let file = |what, tamper, shallow, deep, tensor, document| Case { what, tamper, shallow, deep, tensor, document };
     vec![
         document!("another format", ["set-format"], |m| m["format"] = json!("mini-pack-set-v3")),
         document!("another prefix", ["set-format"], |m| m["format"] = json!("other-pack-set-v2")),
@@ -348,6 +349,22 @@ fn each_damage_has_its_codes_and_is_repaired() {
         assert_eq!(again["reused"], 4, "{}: a repair lasts", case.what);
         assert_eq!((&again["repaired"], &again["repaired_documents"]), (&json!([]), &json!([])), "{}", case.what);
     }
+}
+
+#[test]
+fn every_code_of_the_contract_has_its_damage() {
+    let cases = cases();
+    let found: BTreeSet<&str> = cases
+        .iter()
+        .flat_map(|case| case.shallow.iter().chain(case.deep))
+        .map(|code| code.split_once(':').map_or(*code, |(kind, _)| kind))
+        .collect();
+    // `model-sha256` and `payload-against` need a second model; their test is below.
+    let contract = "layout-contract pack-layout-version payload-sha256 payload-size runtime-index-contract \
+                    runtime-index-identity runtime-index-size set-format set-key target-architecture \
+                    target-model-sha256 tensor-contract tensor-count tensor-key tensor-key-table tensor-slot-table";
+    assert_eq!(found.into_iter().collect::<Vec<_>>(), contract.split_whitespace().collect::<Vec<_>>());
+    println!("{} kinds of damage", cases.len());
 }
 
 #[test]

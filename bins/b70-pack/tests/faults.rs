@@ -1,5 +1,6 @@
 //! Death at every step, failing writes, several runs at once, interruption: nothing partial is ever admitted, and the next
 //! run continues.
+#![allow(clippy::print_stdout, reason = "a test says what it counted or skipped")]
 
 mod common;
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use b70_gguf::types;
 use common::models::{Tensor, write_json};
-use common::{Lab, Ran, command, flip, payload, text, walk};
+use common::{Lab, Ran, command, ends, flip, payload, text, walk};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -33,7 +34,7 @@ fn two() -> Lab {
 
 /// The files of the set that must have exactly these bytes whenever they have their names.
 fn fixed(root: &Path) -> BTreeMap<String, Vec<u8>> {
-    walk(root).into_iter().filter(|(name, _)| name.ends_with(".bin") || name.ends_with(".tsv")).collect()
+    walk(root).into_iter().filter(|(name, _)| ends(name, ".bin") || ends(name, ".tsv")).collect()
 }
 
 /// Checks a root that a run left in the middle of its work.
@@ -44,7 +45,7 @@ fn nothing_partial(lab: &Lab, reference: &BTreeMap<String, Vec<u8>>, when: &str)
         }
         match reference.get(&name) {
             Some(expected) => assert!(bytes == *expected, "{when}: {name} is partial"),
-            None if name.ends_with(".json") => {
+            None if ends(&name, ".json") => {
                 serde_json::from_slice::<Value>(&bytes).unwrap_or_else(|error| panic!("{when}: {name}: {error}"));
             }
             None => assert!(name.ends_with("/SHA256SUMS") && bytes.ends_with(b"\n"), "{when}: {name}"),
@@ -216,7 +217,7 @@ fn a_held_lock_is_waited_for_then_named() {
     let child = child.spawn().expect("the executable was built with the tests");
     let pid = Pid::from_raw(child.id().try_into().expect("a process id")).expect("a process id");
     // The handler is installed before the lock file is opened.
-    until(|| open_files(child.id()).any(|path| path.ends_with(".lock")));
+    until(|| open_files(child.id()).any(|path| ends(&path, ".lock")));
     kill_process(pid, Signal::INT).expect("our own child");
     Ran::from(child.wait_with_output().expect("an output")).fails(130, "interrupted");
     assert!(lab.files().is_empty());
@@ -266,7 +267,7 @@ fn interrupted_while_packing_keeps_what_was_finished() {
         }
         ran.fails(130, "interrupted");
         assert!(walk(&lab.root).keys().all(|name| !name.ends_with("manifest.json") && !name.contains(".b70-tmp-")));
-        let kept = walk(&lab.root).keys().filter(|name| name.ends_with(".json")).count();
+        let kept = walk(&lab.root).keys().filter(|name| ends(name, ".json")).count();
         assert!(kept >= 1);
         lab.pack("verify", &[]).fails(2, "no-set");
         let prepared = lab.pack("prepare", &arguments).exits(0).json();

@@ -1,4 +1,5 @@
 //! Real full and read-only file systems. They need root and mounts, so they run with `B70_TEST_ALL=1` alone.
+#![allow(clippy::print_stdout, reason = "a test says what it counted or skipped")]
 
 mod common;
 

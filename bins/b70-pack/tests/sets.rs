@@ -9,7 +9,7 @@ use std::process::Command;
 
 use b70_manifest::Sha256Hex;
 use common::models::{MINI_NAMES, STANDARD, mini_plan, tensor_bytes, write_json, write_model};
-use common::{Lab, edit, fixtures, flip, overwrite, payload, run, sha256_of, string, text, walk};
+use common::{Lab, edit, ends, fixtures, flip, overwrite, payload, run, sha256_of, string, text, walk};
 use serde_json::{Value, json};
 
 fn counts(prepared: &Value) -> [u64; 3] {
@@ -52,7 +52,7 @@ fn every_kernel_and_number_of_workers_makes_the_same_bytes() {
     let kernels: Vec<String> =
         tested["kernels"].as_array().expect("a list").iter().map(|kernel| string(&kernel["kernel"])).collect();
     let payloads = |root: &Path| {
-        walk(root).into_iter().filter(|(name, _)| name.ends_with(".bin") || name.ends_with(".tsv")).collect::<Vec<_>>()
+        walk(root).into_iter().filter(|(name, _)| ends(name, ".bin") || ends(name, ".tsv")).collect::<Vec<_>>()
     };
     lab.prepare();
     let expected = payloads(&lab.root);
@@ -123,7 +123,7 @@ fn the_documents_are_those_of_the_contract() {
     assert!(sums.status.success(), "{}", String::from_utf8_lossy(&sums.stderr));
     assert_eq!(String::from_utf8_lossy(&sums.stdout).lines().count(), 6);
     // Payloads and the index are shared between sets and mapped by loaders: nobody writes to them.
-    for name in lab.files().iter().filter(|name| name.ends_with(".bin")) {
+    for name in lab.files().iter().filter(|name| ends(name, ".bin")) {
         let mode = fs::metadata(lab.root.join(name)).expect("a payload").permissions().mode();
         assert_eq!(mode & 0o777, 0o444, "{name}");
     }

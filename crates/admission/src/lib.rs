@@ -75,8 +75,8 @@ mod roots;
 mod sys;
 
 pub use cache::{
-    CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile, PrepareAction,
-    PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
+    CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile,
+    PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
 };
 pub use digest::{
     Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many, pool,

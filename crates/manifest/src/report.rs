@@ -7,20 +7,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ErrorReport {
     /// A stable word for scripts, in kebab case.
+    #[schemars(example = &"invalid-document")]
     pub kind: String,
     /// What happened, in one sentence.
+    #[schemars(example = &"workers.json: not a valid document, 4 errors")]
     pub message: String,
     /// The file or folder it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"workers.json")]
     pub path: Option<String>,
     /// What was found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"0")]
     pub found: Option<String>,
     /// What was expected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"at least 1")]
     pub expected: Option<String>,
     /// What to do next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"b70-manifest validate workers.json")]
     pub hint: Option<String>,
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct Duplicate {
 pub(crate) struct Spans<'a> {
     text: &'a str,
     line_starts: Vec<usize>,
-    spans: HashMap<String, Span>,
+    places: HashMap<String, Span>,
     pub(crate) duplicates: Vec<Duplicate>,
 }
 
@@ -46,11 +46,11 @@ impl<'a> Spans<'a> {
             Scanner { bytes: text.as_bytes(), text, at: 0, spans: HashMap::new(), duplicates: Vec::new() };
         // A text that ends early leaves fewer places known, which is all that can be said of it.
         let _ = scanner.value(&mut String::new(), None, 0);
-        Self { text, line_starts, spans: scanner.spans, duplicates: scanner.duplicates }
+        Self { text, line_starts, places: scanner.spans, duplicates: scanner.duplicates }
     }
 
     pub(crate) fn get(&self, pointer: &str) -> Option<&Span> {
-        self.spans.get(pointer)
+        self.places.get(pointer)
     }
 
     /// Place of a byte offset.
@@ -65,7 +65,7 @@ impl<'a> Spans<'a> {
     pub(crate) fn value_position(&self, pointer: &str) -> Position {
         let mut pointer = pointer;
         loop {
-            if let Some(span) = self.spans.get(pointer) {
+            if let Some(span) = self.places.get(pointer) {
                 return self.position(span.value.start);
             }
             match pointer.rfind('/') {
@@ -77,7 +77,7 @@ impl<'a> Spans<'a> {
 
     /// Place of the key a pointer names.
     pub(crate) fn key_position(&self, pointer: &str) -> Position {
-        match self.spans.get(pointer).and_then(|span| span.key.as_ref()) {
+        match self.places.get(pointer).and_then(|span| span.key.as_ref()) {
             Some(key) => self.position(key.start),
             None => self.value_position(pointer),
         }
@@ -87,20 +87,20 @@ impl<'a> Spans<'a> {
     pub(crate) fn pointer_at(&self, line: usize, column: usize) -> String {
         let start = line.checked_sub(1).and_then(|line| self.line_starts.get(line)).copied().unwrap_or(0);
         let offset = start + column.saturating_sub(1);
-        let around = self.spans.iter().filter(|(_, span)| span.value.contains(&offset) || span.value.end == offset);
+        let around = self.places.iter().filter(|(_, span)| span.value.contains(&offset) || span.value.end == offset);
         around.min_by_key(|(_, span)| span.value.len()).map(|(pointer, _)| pointer.clone()).unwrap_or_default()
     }
 
     /// The direct members of the container whose pointer, with a slash, is `prefix`.
     pub(crate) fn members<'b>(&'b self, prefix: &'b str) -> impl Iterator<Item = &'b Span> {
-        self.spans.iter().filter_map(move |(pointer, span)| {
+        self.places.iter().filter_map(move |(pointer, span)| {
             pointer.strip_prefix(prefix).is_some_and(|token| !token.contains('/')).then_some(span)
         })
     }
 
     /// Every number literal with its pointer.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.spans.iter().filter_map(|(pointer, span)| {
+        self.places.iter().filter_map(|(pointer, span)| {
             let literal = &self.text[span.value.clone()];
             literal
                 .starts_with(|first: char| first == '-' || first.is_ascii_digit())
@@ -163,7 +163,9 @@ impl Scanner<'_> {
         match self.peek()? {
             b'{' => self.object(pointer, depth)?,
             b'[' => self.array(pointer, depth)?,
-            b'"' => drop(self.string()?),
+            b'"' => {
+                self.string()?;
+            }
             _ => {
                 while self.peek().is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) {
                     self.at += 1;
@@ -223,7 +225,7 @@ impl Scanner<'_> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use serde_json::{Map, Value, json};
+    use serde_json::{Map, Value};
 
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
@@ -265,7 +267,7 @@ mod tests {
             let spans = Spans::new(&text);
             let mut known = Vec::new();
             pointers(&value, &mut String::new(), &mut known);
-            prop_assert_eq!(spans.spans.len(), known.len());
+            prop_assert_eq!(spans.places.len(), known.len());
             prop_assert!(spans.duplicates.is_empty());
             for pointer in known {
                 let span = spans.get(&pointer).expect("every value has a place");
@@ -315,15 +317,14 @@ mod tests {
     #[test]
     fn columns_count_characters() {
         let spans = Spans::new("{\"größe\": \"β→𝄞\", \"x\": 1}");
-        assert_eq!(spans.value_position("/x"), Position { line: 1, column: 24 });
-        assert_eq!(spans.key_position("/x"), Position { line: 1, column: 19 });
+        assert_eq!(spans.value_position("/x"), Position { line: 1, column: 23 });
+        assert_eq!(spans.key_position("/x"), Position { line: 1, column: 18 });
         assert_eq!(spans.value_position("/nowhere/else"), Position { line: 1, column: 1 });
-        let _ = json!(null);
     }
 
     #[test]
     fn nesting_beyond_the_limit_ends_the_scan() {
         let deep = "[".repeat(100_000);
-        assert!(Spans::new(&deep).spans.is_empty());
+        assert!(Spans::new(&deep).places.is_empty());
     }
 }

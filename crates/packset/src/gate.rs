@@ -20,9 +20,9 @@ const MAX_WAITING: usize = 192;
 /// A tensor that is done but for its name.
 pub(crate) enum Finished {
     /// Packed into an unnamed file.
-    Packed(PackedTensor),
+    Packed(Box<PackedTensor>),
     /// Found in another set, its bytes checked.
-    Import(Import),
+    Import(Box<Import>),
 }
 
 impl Finished {
@@ -35,6 +35,7 @@ impl Finished {
     ) -> Result<(TensorPack, Outcome, bool), PackError> {
         match self {
             Self::Packed(packed) => {
+                let packed = *packed;
                 let published = publish_payload(packed.temp, entry.key, progress)?;
                 entry.source_tensor.sha256 = packed.source_sha256;
                 entry.payload.size_bytes = published.content.size;

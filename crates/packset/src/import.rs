@@ -70,13 +70,13 @@ pub(crate) type SourceDigest<'a> = &'a dyn Fn() -> Result<Sha256Hex, PackError>;
 
 /// The entry of a tensor that is ready in this set: its sidecar describes it and its bytes have the recorded digest.
 ///
-/// `recorded` is the entry of the set's manifest (none in a set that has no manifest yet). Where both documents say the
+/// `recorded` is the entry of the set's manifest, if there is one. Where both documents say the
 /// same, their digests are believed; a sidecar that stands alone is checked by SHA-256 and against the model; one that the
 /// manifest contradicts is not believed at all.
 pub(crate) fn find_ready(
     set: &SetDir,
     wanted: &TensorPack,
-    recorded: Option<Option<&TensorPack>>,
+    recorded: Option<&TensorPack>,
     source: SourceDigest<'_>,
     rehash: bool,
     progress: &Progress<'_>,
@@ -86,9 +86,9 @@ pub(crate) fn find_ready(
         return Ok(None);
     }
     let alone = match recorded {
-        Some(Some(recorded)) if same_tensor(recorded, &entry) => false,
-        Some(Some(_)) => return Ok(None),
-        Some(None) | None => true,
+        Some(recorded) if same_tensor(recorded, &entry) => false,
+        Some(_) => return Ok(None),
+        None => true,
     };
     let good = open_good(set.root(), &entry, rehash || alone, progress)?;
     Ok(if good.is_some() && (!alone || entry.source_tensor.sha256 == source()?) { Some(entry) } else { None })

@@ -6,11 +6,13 @@
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use thiserror::Error;
 
 /// The two dimensions of a matrix as GGUF states them: `k` is the fastest (the length of a row, the reduction
 /// dimension of a matrix product), `n` the number of rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 pub struct MatrixShape {
     /// Elements of a row (GGUF `ne[0]`).
     pub k: u64,
@@ -57,7 +59,8 @@ pub struct LayoutDescriptor {
 }
 
 /// Whether a call may use the threads of the current rayon pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Threads {
     /// Only the calling thread.
     One,

@@ -57,6 +57,7 @@ mod keys;
 mod layout;
 mod manage;
 mod model;
+mod output;
 mod pack;
 mod plan;
 mod prepare;
@@ -76,6 +77,7 @@ pub use keys::{KeyRow, KeyTable, plan_keys, set_identity, tensor_identity};
 pub use layout::{Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::{Model, ModelTensor};
+pub use output::output_schemas;
 pub use plan::{ALL_PLAN, Plan, QWEN27_PLAN, SelectedTensor, Selection, SkippedTensor, TensorProblem};
 #[doc(hidden)]
 pub use prepare::prepare_in;

@@ -190,6 +190,16 @@ fn hold(root: &Root, key: Sha256Hex, execute: bool) -> Result<Option<LockGuard>,
     match lock(&locks, &name, "b70-pack gc", Duration::ZERO, &Progress::NONE) {
         Ok(guard) => Ok(Some(guard)),
         Err(b70_admission::Error::LockUnsupported { .. }) => Ok(None),
+        // Whoever may only read can still ask what would be removed.
+        Err(b70_admission::Error::Io { source, .. })
+            if !execute
+                && matches!(
+                    source.kind(),
+                    std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied
+                ) =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error.into()),
     }
 }

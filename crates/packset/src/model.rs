@@ -114,7 +114,7 @@ impl Model {
 
     /// Facts of the directory: those of the first file, with tensors and sizes of all.
     pub fn facts(&self) -> GgufFacts {
-        let mut facts = self.split.files().first().map_or_else(GgufFacts::default, |file| file_facts(file));
+        let mut facts = self.split.files().first().map_or_else(GgufFacts::default, file_facts);
         if self.is_split() {
             facts.tensor_count = self.tensors.len() as u64;
             facts.file_size = self.size_bytes();

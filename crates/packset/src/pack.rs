@@ -179,7 +179,6 @@ pub(crate) fn compare_with_source(
 
 /// Unpacks a payload band by band and hands each band's source rows to `sink` (first row, bytes of a row, the rows),
 /// which says whether to go on. `limit` bounds the bytes of a band, source and payload together.
-#[expect(clippy::too_many_arguments, reason = "the parts of one pass over a payload, named once")]
 pub(crate) fn for_each_band(
     set: &Root,
     entry: &TensorPack,

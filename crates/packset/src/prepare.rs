@@ -5,6 +5,8 @@
 //! and checksum list follow, and the manifest comes last: a set without a manifest is not a set, and a run that was killed
 //! is continued by the next.
 
+mod publish;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -12,25 +14,21 @@ use std::time::{Duration, Instant};
 use b70_admission::{
     LockGuard, Outcome, Progress, Receipt, Root, lock, open_or_create, pool, replace_bytes, sweep_orphans,
 };
-use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, SourceTensor, TensorPack, ToolRecord};
-use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, canonical_sha256, rfc3339_utc, unix_now};
+use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, canonical_sha256};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::gate::{Finished, HashGate};
 use crate::import::{Donors, find_ready};
-use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::{set_identity, tensor_identity};
 use crate::layout::Layout;
 use crate::model::{Model, cancelled};
 use crate::pack::{Buffers, default_jobs, pack_tensor, source_sha256, worker_set};
 use crate::plan::{Plan, SelectedTensor, Selection};
-use crate::set::{
-    MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, clear_the_way, layout_record, payload_name, rel, sidecar_name,
-};
+use crate::set::{MANIFEST_FILE, SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
 use crate::source::{RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
-use crate::verify::same_tensor;
 
 /// Folder of the lock files below a cache root; they are never removed.
 pub(crate) const LOCKS_DIR: &str = ".locks";
@@ -182,8 +180,11 @@ pub fn prepare_in(
     let hash_validated = proof.is_some();
     let model_hash_seconds = proof.as_ref().map_or(0.0, |proof| proof.seconds);
     let source_trust = proof.as_ref().map_or(SourceTrust::Recorded, |proof| proof.trust);
-    let repaired_documents =
-        run.publish_set(&entries, &counts, hash_validated, &vouched_by, model_hash_seconds, pack_seconds)?;
+    let repaired_documents = run.publish_set(
+        &entries,
+        &counts,
+        &Account { hash_validated, vouched_by: &vouched_by, model_hash_seconds, pack_seconds },
+    )?;
     Ok(Prepared {
         schema_version: 1,
         status: "ready".to_owned(),
@@ -260,6 +261,14 @@ struct Counts {
     reused: u64,
     imported: u64,
     repaired: Vec<String>,
+}
+
+/// What the manifest says of the run itself.
+struct Account<'a> {
+    hash_validated: bool,
+    vouched_by: &'a str,
+    model_hash_seconds: f64,
+    pack_seconds: f64,
 }
 
 /// What became of one tensor.
@@ -439,19 +448,19 @@ impl<'a> Run<'a> {
         let progress = &self.options.progress;
         // A digest that stands in one document alone may be the damaged part: the model's own bytes decide.
         let source = || source_sha256(self.model, tensor, progress);
-        let recorded = self.recorded.as_ref().map(|set| set.tensors.iter().find(|entry| entry.key == key));
+        let recorded = self.recorded.as_ref().and_then(|set| set.tensors.iter().find(|entry| entry.key == key));
         if let Some(entry) = find_ready(&self.set, &wanted, recorded, &source, self.options.rehash, progress)? {
             progress.add(tensor.size_bytes);
             return Ok(Ok(entry));
         }
         if let Some(import) = self.donors.import(&wanted, &source, progress)? {
             progress.add(tensor.size_bytes);
-            return Ok(Err(Finished::Import(import)));
+            return Ok(Err(Finished::Import(Box::new(import))));
         }
         let packed =
             pack_tensor(self.model, tensor, self.layout, &self.tensors_dir, self.worker_set, buffers, progress)?;
         debug_assert_eq!(key, wanted.key);
-        Ok(Err(Finished::Packed(packed)))
+        Ok(Err(Finished::Packed(Box::new(packed))))
     }
 
     /// The entry a tensor must have, but for what is only known once it is packed.
@@ -486,138 +495,6 @@ impl<'a> Run<'a> {
         Ok(Done::Published { entry, imported, repaired })
     }
 
-    /// Writes index, checksum list and manifest, in this order; keeps them when they already say the same. Returns the names
-    /// of those that an earlier run had finished and that were damaged since.
-    fn publish_set(
-        &self,
-        entries: &[TensorPack],
-        counts: &Counts,
-        hash_validated: bool,
-        vouched_by: &str,
-        model_hash_seconds: f64,
-        pack_seconds: f64,
-    ) -> Result<Vec<String>, PackError> {
-        self.model.check_unchanged()?;
-        let root = self.set.root();
-        let index = runtime_index(
-            self.plan.format_prefix(),
-            self.set_key,
-            self.sha256,
-            self.layout.descriptor(),
-            self.layout.source_type().id,
-            entries,
-        )?;
-        let existing = self.set.read_manifest().ok().filter(|(document, _)| self.says(document, entries, &index));
-        let index_good = self.set.read_index().is_ok_and(|found| found == index.as_bytes());
-        let sums_good = |manifest: &[u8]| {
-            let found = root.read(&rel(SUMS_FILE), MAX_SUMS_BYTES);
-            found.is_ok_and(|found| found == sums(entries, &index, manifest).into_bytes())
-        };
-        let mut damaged = Vec::new();
-        let mut note = |bad: bool, name: &str| {
-            if bad {
-                damaged.push(name.to_owned());
-            }
-        };
-        match &existing {
-            Some((document, bytes)) => {
-                note(!index_good, INDEX_FILE);
-                note(!sums_good(bytes), SUMS_FILE);
-                if damaged.is_empty()
-                    && counts.packed + counts.imported == 0
-                    && (document.source_model.hash_validated || !hash_validated)
-                {
-                    return Ok(damaged);
-                }
-            }
-            // The manifest comes last: where one is, the set had been finished once.
-            None => note(!matches!(root.try_stat(&rel(MANIFEST_FILE)), Ok(None)), MANIFEST_FILE),
-        }
-        let document =
-            self.document(entries, counts, hash_validated, vouched_by, model_hash_seconds, pack_seconds, &index)?;
-        let bytes = json_bytes(&document);
-        for (name, bytes) in [
-            (INDEX_FILE, index.as_bytes()),
-            (SUMS_FILE, sums(entries, &index, &bytes).as_bytes()),
-            (MANIFEST_FILE, &bytes[..]),
-        ] {
-            clear_the_way(root, &rel(name))?;
-            replace_bytes(root, &rel(name), bytes, 0o444)?;
-        }
-        Ok(damaged)
-    }
-
-    /// Whether a manifest says what this run found; times and counters of the run that wrote it are its own.
-    fn says(&self, document: &PackSet, entries: &[TensorPack], index: &str) -> bool {
-        let prefix = self.plan.format_prefix();
-        document.schema_version == 1
-            && document.format == format!("{prefix}-pack-set-v2")
-            && document.status == "ready"
-            && document.evidence_class == EvidenceClass::DevelopmentInitializationCacheOnly
-            && document.key == self.set_key
-            && document.identity == set_identity(self.layout, self.sha256, prefix, self.keys.clone())
-            && document.source_model.sha256 == self.sha256
-            && LayoutRecord { extra: serde_json::Map::default(), ..document.layout.clone() }
-                == layout_record(self.layout.descriptor())
-            && document.tensor_count == entries.len() as u64
-            && document.payload_size_bytes == entries.iter().map(|entry| entry.payload.size_bytes).sum::<u64>()
-            && document.tensors.len() == entries.len()
-            && document.tensors.iter().zip(entries).all(|(a, b)| same_but_for_blake3(a, b))
-            && document.runtime_index.path == INDEX_FILE
-            && document.runtime_index.format == format!("{prefix}-runtime-index-v1")
-            && document.runtime_index.size_bytes == index.len() as u64
-            && document.runtime_index.sha256 == Sha256Hex::of(index.as_bytes())
-    }
-
-    fn document(
-        &self,
-        entries: &[TensorPack],
-        counts: &Counts,
-        hash_validated: bool,
-        vouched_by: &str,
-        model_hash_seconds: f64,
-        pack_seconds: f64,
-        index: &str,
-    ) -> Result<PackSet, PackError> {
-        let prefix = self.plan.format_prefix();
-        let created = unix_now();
-        let model_path = std::path::absolute(self.model.path()).unwrap_or_else(|_| self.model.path().to_path_buf());
-        Ok(PackSet {
-            schema_version: 1,
-            format: format!("{prefix}-pack-set-v2"),
-            status: "ready".to_owned(),
-            evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,
-            promotion_eligible: NeverEligible,
-            key: self.set_key,
-            identity: set_identity(self.layout, self.sha256, prefix, self.keys.clone()),
-            source_model: SourceModel {
-                path: model_path.display().to_string(),
-                sha256: self.sha256,
-                size_bytes: self.model.size_bytes(),
-                hash_validated,
-                vouched_by: Some(vouched_by.to_owned()),
-                extra: serde_json::Map::default(),
-            },
-            gguf: self.model.facts(),
-            layout: layout_record(self.layout.descriptor()),
-            tool: self.options.tool.clone(),
-            plan: Some(self.plan.name().to_owned()),
-            tensor_count: entries.len() as u64,
-            packed_count_this_run: counts.packed,
-            reused_count_this_run: counts.reused,
-            imported_count_this_run: counts.imported,
-            payload_size_bytes: entries.iter().map(|entry| entry.payload.size_bytes).sum(),
-            model_hash_seconds_this_run: model_hash_seconds,
-            pack_seconds_this_run: pack_seconds,
-            tensors: entries.to_vec(),
-            runtime_index: crate::import::index_record(prefix, index),
-            loader_contract: crate::import::loader_contract(),
-            created_unix: created,
-            created_utc: Some(rfc3339_utc(created)),
-            extra: serde_json::Map::default(),
-        })
-    }
-
     /// After a failure: folders that this run created and nothing was published in.
     fn leave_no_empty_folders(&self) {
         // A folder that has content refuses to go, which is what is wanted.
@@ -626,31 +503,9 @@ impl<'a> Run<'a> {
     }
 }
 
-const MAX_SUMS_BYTES: u64 = 256 << 20;
-
-/// Whether a manifest's entry is that of this run; sets of other packers record no BLAKE3.
-fn same_but_for_blake3(recorded: &TensorPack, entry: &TensorPack) -> bool {
-    if recorded.payload.blake3.is_some() {
-        return same_tensor(recorded, entry);
-    }
-    let mut recorded = recorded.clone();
-    recorded.payload.blake3 = entry.payload.blake3;
-    same_tensor(&recorded, entry)
-}
-
 /// The last component of a name below the set's folder.
 fn file_name(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
-}
-
-/// The checksum list in the form `sha256sum -c` reads.
-fn sums(entries: &[TensorPack], index: &str, manifest: &[u8]) -> String {
-    let mut text =
-        format!("{}  {MANIFEST_FILE}\n{}  {INDEX_FILE}\n", Sha256Hex::of(manifest), Sha256Hex::of(index.as_bytes()));
-    for entry in entries {
-        text.push_str(&format!("{}  {}\n", entry.payload.sha256, entry.payload.path));
-    }
-    text
 }
 
 fn json_bytes<T: Serialize>(document: &T) -> Vec<u8> {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use b70_admission::{
-    Content, Expected, Extras, FileIdentity, How, Progress, Receipt, RelPath, Root, Subject, Verdict, examine, issue,
+    Content, Expected, Extras, FileIdentity, How, Progress, Receipt, ReceiptFile, RelPath, Root, Subject, Verdict,
+    examine, issue,
 };
 use b70_manifest::Sha256Hex;
 use schemars::JsonSchema;
@@ -157,7 +158,7 @@ impl SourceSubject {
     fn listed(&self, receipt: &Receipt) -> Option<Vec<Content>> {
         self.files
             .iter()
-            .map(|expected| receipt.files.iter().find(|file| file.name == expected.name).map(|file| file.content()))
+            .map(|expected| receipt.files.iter().find(|file| file.name == expected.name).map(ReceiptFile::content))
             .collect()
     }
 

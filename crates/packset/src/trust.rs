@@ -118,7 +118,7 @@ fn belongs(name: &RelPath) -> bool {
         || text == STAGE_FILE
         || text == INDEX_FILE
         || INDEX_FILES.contains(&text)
-        || (text.starts_with("tensors/") && text.ends_with(".json"))
+        || (text.starts_with("tensors/") && name.as_path().extension().is_some_and(|extension| extension == "json"))
         // Unpublished files of a running prepare; a sweep removes orphans.
         || text.rsplit('/').next().is_some_and(|last| last.starts_with(".b70-tmp-"))
 }

@@ -378,7 +378,7 @@ pub(crate) fn check_files(
         let name = &tensor.identity.tensor_name;
         match payload_size(set.root(), tensor) {
             Ok(size) => {
-                failures.equal(&format!("payload-size:{name}"), "the file's size", &size, &tensor.payload.size_bytes)
+                failures.equal(&format!("payload-size:{name}"), "the file's size", &size, &tensor.payload.size_bytes);
             }
             Err(error) => failures.add(format!("payload-size:{name}"), error.to_string()),
         }
@@ -502,7 +502,7 @@ fn check_against(
         match compare_with_source(set.root(), tensor, layout, model, source, options.pool, &options.progress) {
             Ok(None) => bytes += tensor.payload.size_bytes,
             Ok(Some(row)) => {
-                failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}"))
+                failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}"));
             }
             Err(PackError::Cancelled) => return Err(PackError::Cancelled),
             Err(error) => failures.add(code, error.to_string()),

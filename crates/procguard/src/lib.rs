@@ -50,6 +50,7 @@ mod files;
 mod host;
 mod klog;
 mod lease;
+mod output;
 mod pci;
 mod ports;
 mod process;
@@ -70,6 +71,7 @@ pub use crate::{
     host::{FsSpace, Host, HostError, MAX_FILE, RecordInfo},
     klog::{KernelEvent, KernelEventKind, KernelLog, has_devcoredump},
     lease::{DEFAULT_LEASE_ROOT, Lease, LeaseError, LeaseKind, LeaseOwner, LeaseReport, LeaseRoot, LeaseStatus},
+    output::output_schemas,
     pci::{CardRef, PciAddress, PciAddressError},
     ports::{
         ListenerOwnership, PortOwner, PortState, SocketHolder, TCP_LISTEN, TcpSocket, listening_inode_belongs_to,

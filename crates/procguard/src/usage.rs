@@ -29,7 +29,8 @@ pub struct UsageOptions {
     pub read_deadline: Duration,
     /// The whole scan may take this long; what was not read by then makes verdicts unknown.
     pub deadline: Duration,
-    /// Look at DRM clients. Off only on a host without cards, where settings are all there is to go by.
+    /// Look at DRM clients. Off only on a host without cards, where settings are all there is to go by: then verdicts
+    /// speak of the visible ggml programs alone, and what a namespace hides is not counted as unreadable.
     pub fdinfo: bool,
     /// Processes to leave out, by number: the caller's own.
     pub ignore: BTreeSet<u32>,

@@ -57,5 +57,10 @@ mod vectors;
 pub use geometry::{BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, SIGN_XOR, TILE_QUANT_BYTES, TILE_ROWS, TILE_SCALE_BYTES};
 pub use kernels::{Kernel, KernelError};
 pub use layout::{DESCRIPTOR, Xe2DpasV2};
-pub use selftest::{BOUNDARY_SHAPES, Failure, Fault, KernelReport, SelfTest, SkippedKernel, self_test};
+pub use selftest::{BOUNDARY_SHAPES, Failure, Fault, KernelReport, SelfTest, SelfTestStatus, SkippedKernel, self_test};
+/// Schemas of what the commands over this layout print with `--json`.
+pub fn output_schemas() -> Vec<b70_manifest::schema::Entry> {
+    vec![b70_manifest::schema::output::<SelfTest>("pack-self-test")]
+}
+
 pub use vectors::{source_pattern, vectors};

@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use b70_packset::{MatrixShape, Threads};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use crate::geometry::Geometry;
 use crate::kernels::Kernel;
@@ -42,16 +44,30 @@ const GUARD: usize = 128;
 const GUARD_BYTE: u8 = 0xa7;
 
 /// What [`self_test`] found.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SelfTest {
+    /// Version of this document's form, 1.
+    pub schema_version: u64,
+    /// Whether every case of every kernel passed.
+    pub status: SelfTestStatus,
     /// One entry for each kernel that ran.
     pub kernels: Vec<KernelReport>,
     /// Kernels this CPU cannot run; they are not tested.
     pub skipped: Vec<SkippedKernel>,
 }
 
+/// Whether a self-test passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SelfTestStatus {
+    /// Every case of every kernel passed.
+    Passed,
+    /// At least one case failed, or a kernel had none.
+    Failed,
+}
+
 /// The cases of one kernel.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct KernelReport {
     /// Name of the kernel.
     pub kernel: &'static str,
@@ -66,7 +82,7 @@ pub struct KernelReport {
 }
 
 /// A kernel that was not run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct SkippedKernel {
     /// Name of the kernel.
     pub kernel: &'static str,
@@ -75,7 +91,7 @@ pub struct SkippedKernel {
 }
 
 /// A case in which a kernel was wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Failure {
     /// `pack` or `unpack`.
     pub operation: &'static str,
@@ -92,7 +108,8 @@ pub struct Failure {
 }
 
 /// What a kernel did wrong.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Fault {
     /// Output byte `at` differs from the reference.
@@ -172,7 +189,9 @@ pub fn self_test(only: Option<Kernel>) -> SelfTest {
             .map(|kernel| SkippedKernel { kernel, needs: Kernel::needs(kernel).unwrap_or_default() })
             .collect(),
     };
-    SelfTest { kernels: reports, skipped }
+    let passed = reports.iter().all(KernelReport::passed);
+    let status = if passed { SelfTestStatus::Passed } else { SelfTestStatus::Failed };
+    SelfTest { schema_version: 1, status, kernels: reports, skipped }
 }
 
 /// Runs on copies of the input and of guarded output space at the given distances from a multiple of 64; returns what

@@ -4,7 +4,7 @@ use std::time::Duration;
 use b70_admission::Progress;
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, interrupt_flag, seconds_text};
 use b70_manifest::Sha256Hex;
-use b70_packset::{Model, ModelHash, Plan, PrepareOptions, Prepared};
+use b70_packset::{Model, ModelHash, Plan, PrepareOptions, Prepared, SourceTrust};
 
 use crate::context;
 
@@ -80,11 +80,19 @@ fn text(ui: &Ui, prepared: &Prepared) -> String {
             prepared.repaired.iter().chain(&prepared.repaired_documents).map(String::as_str).collect();
         text.push_str(&format!("  repaired: {}\n", names.join(", ")));
     }
-    let vouched = match (prepared.vouched_by.as_str(), prepared.hash_validated) {
-        ("nothing", _) => "nothing vouches for it: it was computed from the file and recorded".to_owned(),
-        (by, true) => format!("computed, and vouched for by {by}"),
-        (by, false) => format!("NOT computed: trusted as recorded by {by}"),
+    let how = match prepared.source_trust {
+        SourceTrust::Receipt => "not read again: unchanged since the full read its receipt records",
+        SourceTrust::Sha256 => "computed from the file",
+        SourceTrust::Recorded => "NOT checked: trusted as recorded",
     };
-    text.push_str(&format!("  model SHA-256 {}: {vouched}\n  {}", prepared.source_sha256, prepared.manifest.display()));
+    let vouched = match prepared.vouched_by.as_str() {
+        "nothing" => "nothing vouches for it".to_owned(),
+        by => format!("vouched for by {by}"),
+    };
+    text.push_str(&format!(
+        "  model SHA-256 {}: {how}; {vouched}\n  {}",
+        prepared.source_sha256,
+        prepared.manifest.display()
+    ));
     text
 }

@@ -89,22 +89,7 @@ pub(crate) fn self_test(ui: &Ui, kernel: Option<&str>) -> Result<Output, CliErro
         text.push_str(&format!("skipped {}: this CPU lacks {}\n", skipped.kernel, skipped.needs));
     }
     let code = if result.passed() { exit::OK } else { exit::CHECK_FAILED };
-    let document = serde_json::json!({
-        "schema_version": 1,
-        "status": if result.passed() { "passed" } else { "failed" },
-        "kernels": result.kernels.iter().map(|report| serde_json::json!({
-            "kernel": report.kernel,
-            "cases": report.cases,
-            "passed": report.passed,
-            "bytes": report.bytes,
-            "first_failure": report.first_failure.as_ref().map(|failure| format!("{failure:?}")),
-        })).collect::<Vec<_>>(),
-        "skipped": result.skipped.iter().map(|skipped| serde_json::json!({
-            "kernel": skipped.kernel,
-            "needs": skipped.needs,
-        })).collect::<Vec<_>>(),
-    });
-    Output::new(&document, text, code)
+    Output::new(&result, text, code)
 }
 
 pub(crate) fn unpack(

@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use b70_manifest::Sha256Hex;
 use models::{STANDARD, mini_plan, write_json, write_model};
@@ -111,6 +112,8 @@ pub struct Lab {
     pub plan: PathBuf,
     /// The cache root, which does not exist yet.
     pub root: PathBuf,
+    /// The set key, once it was asked for.
+    key: OnceLock<String>,
 }
 
 impl Lab {
@@ -125,7 +128,7 @@ impl Lab {
         write_model(&model, tensors);
         write_json(&plan, &mini_plan("mini"));
         let sha256 = sha256_of(&model);
-        Self { folder, model, sha256, plan, root }
+        Self { folder, model, sha256, plan, root, key: OnceLock::new() }
     }
 
     pub fn at(&self, name: &str) -> PathBuf {
@@ -161,8 +164,11 @@ impl Lab {
 
     /// The key of the plan `mini`'s set.
     pub fn set_key(&self) -> String {
-        let ran = run(["keys", "--json", "--plan", text(&self.plan), "--sha256", &self.sha256]).exits(0);
-        string(&ran.json()["set_key"])
+        let key = || {
+            let ran = run(["keys", "--json", "--plan", text(&self.plan), "--sha256", &self.sha256]).exits(0);
+            string(&ran.json()["set_key"])
+        };
+        self.key.get_or_init(key).clone()
     }
 
     /// The folder of the plan `mini`'s set.
@@ -248,4 +254,9 @@ pub fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
 pub fn payload(set: &Path, slot: usize) -> PathBuf {
     let manifest: Value = serde_json::from_slice(&fs::read(set.join("manifest.json")).expect("a set")).expect("JSON");
     set.join(string(&manifest["tensors"][slot]["payload"]["path"]))
+}
+
+/// Whether a name has this ending, byte by byte.
+pub fn ends(name: &str, ending: &str) -> bool {
+    name.as_bytes().ends_with(ending.as_bytes())
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(folder: &Path, tour: &mut Tour<'_>) -> Result<bool, CliError> 
     let passed = tour.step("self-test", "b70-pack self-test".to_owned(), || packs.self_test())
         && tour.step("inspect", format!("b70-pack inspect --model {model}"), || {
             let found = packs.inspect().map_err(told)?;
-            let proof = packs.judge_inspection(&found, packable);
+            let proof = Packs::judge_inspection(&found, packable);
             inspection = Some(found);
             proof
         })
@@ -107,7 +107,7 @@ impl Packs<'_> {
         b70_packset::inspect(&Model::open(self.model_path)?, &self.plan, &self.layout)
     }
 
-    fn judge_inspection(&self, found: &Inspection, packable: u64) -> Proof {
+    fn judge_inspection(found: &Inspection, packable: u64) -> Proof {
         let left_out: Vec<_> = found
             .skipped
             .iter()

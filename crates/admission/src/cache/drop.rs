@@ -21,6 +21,7 @@ pub struct DropAction {
     /// Role, where the entry says it.
     pub role: Option<String>,
     /// The folder that would be removed.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub path: PathBuf,
     /// Bytes that would be freed.
     pub size_bytes: u64,

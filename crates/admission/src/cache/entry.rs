@@ -31,8 +31,10 @@ pub struct CacheStatus {
     /// SHA-256 of the model.
     pub key: Sha256,
     /// The admitted path: the file, or the first shard. Null unless valid.
+    #[serde(serialize_with = "crate::documents::lossy::optional")]
     pub path: Option<PathBuf>,
     /// Every file of the copy.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub files: Vec<PathBuf>,
     /// Bytes of the copy.
     pub size_bytes: u64,
@@ -41,6 +43,7 @@ pub struct CacheStatus {
     /// Whether a document outside the cache stated the digest.
     pub vouched: bool,
     /// Files in the entry's folder that do not belong there.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub extra: Vec<PathBuf>,
     /// What stands against trust without rehashing.
     pub receipt_reasons: Vec<Reason>,
@@ -155,7 +158,9 @@ impl ModelCache {
             Ok(entry) => entry,
             Err(e) => return Ok(Err(format!("its {ENTRY_NAME} is no cache entry: {e}"))),
         };
-        Ok(check_entry(&entry, key).map(|files| Opened { folder, entry, files }).map_err(|why| format!("its {ENTRY_NAME}: {why}")))
+        Ok(check_entry(&entry, key)
+            .map(|files| Opened { folder, entry, files })
+            .map_err(|why| format!("its {ENTRY_NAME}: {why}")))
     }
 
     /// Looks at the entry without reading a byte of the model: the document, the record of its last check, and the
@@ -282,7 +287,8 @@ fn recorded_stat_differs(opened: &Opened) -> Result<Option<String>, ArtifactErro
     let admission = &opened.entry.admission;
     let size = opened.files[0].size;
     let differs = |what: &str, recorded: i128, found: i128| {
-        (recorded != found).then(|| format!("{what} of its file was {recorded} at the last check and is {found}; run verify"))
+        (recorded != found)
+            .then(|| format!("{what} of its file was {recorded} at the last check and is {found}; run verify"))
     };
     Ok(differs("the size", size.into(), stat.size.into())
         .or_else(|| differs("mtime_ns", admission.mtime_ns.into(), stat.mtime_ns.into()))

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use drop::{DropAction, DropPlan};
 pub use entry::{CacheStatus, Look};
-pub use prepare::{Prepared, PrepareAction, PrepareRequest, Reserve};
+pub use prepare::{PrepareAction, PrepareRequest, Prepared, Reserve};
 pub use source::{ModelSource, ModelSourceFile, model_sha256};
 pub use staging::{StagingReport, StagingVerdict};
 pub use warm::{Warmed, WarmedFile};
@@ -86,6 +86,21 @@ impl ModelCache {
             .collect();
         keys.sort_unstable();
         Ok(keys)
+    }
+
+    /// The keys of the entries that were copied from this path, whatever is there now.
+    pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, ArtifactError> {
+        let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
+        let wanted = absolute.to_string_lossy();
+        let mut found = Vec::new();
+        for key in self.keys()? {
+            if let Ok(opened) = self.open_entry(&key)?
+                && opened.entry.source.path == wanted
+            {
+                found.push(key);
+            }
+        }
+        Ok(found)
     }
 
     fn lock(&self, name: &str, holder: &str, wait: Duration, progress: &Progress<'_>) -> Result<Option<LockGuard>> {

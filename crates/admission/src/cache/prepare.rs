@@ -16,7 +16,9 @@ use super::entry::{
 use super::staging::{self, StagingReport};
 use super::{ENTRY_FORMAT, ModelCache, ModelSource, RECEIPT_NAME, constant, model_sha256};
 use crate::digest::{Content, Sha256};
-use crate::documents::{ArtifactError, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known};
+use crate::documents::{
+    ArtifactError, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known,
+};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::headroom::{HostPaths, headroom};
@@ -44,8 +46,8 @@ impl Reserve {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
             Self::Default => {
-                let stat = rustix::fs::fstatvfs(root)
-                    .map_err(|e| Error::io("stat the file system of", root.path(), e))?;
+                let stat =
+                    rustix::fs::fstatvfs(root).map_err(|e| Error::io("stat the file system of", root.path(), e))?;
                 let capacity = stat.f_blocks.saturating_mul(stat.f_frsize);
                 let of = if capacity == 0 { needed } else { capacity };
                 Ok((64 << 20) + of / 50)
@@ -107,6 +109,7 @@ pub struct Prepared {
     /// SHA-256 of the model.
     pub key: Sha256,
     /// Path of the copy: the file, or the first shard.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub path: std::path::PathBuf,
     /// Whether a document or the user stated the digest. If not, the copy is what was read, and nothing more.
     pub vouched: bool,
@@ -149,42 +152,11 @@ impl ModelCache {
                 Existing::Damaged(why) => damage = Some(why),
                 Existing::Good(..) if request.force => {}
                 Existing::Good(opened, trust, reasons) => {
-                    return self.reuse(request, *opened, trust, reasons, start);
+                    return reuse(request, *opened, trust, reasons, start);
                 }
             }
         }
         self.copy(request, damage, how, start)
-    }
-
-    fn reuse(
-        &self,
-        request: &PrepareRequest<'_>,
-        mut opened: Opened,
-        trust: Trust,
-        receipt_reasons: Vec<Reason>,
-        start: Instant,
-    ) -> Result<Prepared, ArtifactError> {
-        let unvouched = opened.entry.source.extra.get(SHA256_STATUS).is_some_and(|s| s == UNVOUCHED);
-        if unvouched && request.sha256.is_some() {
-            // Somebody vouches now for what was only read before.
-            opened.entry.source.extra.remove(SHA256_STATUS);
-            opened.entry.source.extra.remove(IDENTITY);
-            write_entry(&opened.folder, &opened.entry)?;
-        }
-        Ok(Prepared {
-            role: request.role.to_owned(),
-            action: PrepareAction::Reused,
-            damage: None,
-            key: opened.entry.cached.sha256,
-            path: opened.folder.join(&opened.files[0].name),
-            vouched: request.sha256.is_some() || !unvouched,
-            trust,
-            receipt_reasons,
-            size_bytes: opened.entry.cached.size_bytes,
-            seconds: start.elapsed().as_secs_f64(),
-            staging: None,
-            metadata: opened.entry,
-        })
     }
 
     /// Whether the entry is good, by its receipt or else by reading it.
@@ -394,6 +366,36 @@ impl ModelCache {
     }
 }
 
+fn reuse(
+    request: &PrepareRequest<'_>,
+    mut opened: Opened,
+    trust: Trust,
+    receipt_reasons: Vec<Reason>,
+    start: Instant,
+) -> Result<Prepared, ArtifactError> {
+    let unvouched = opened.entry.source.extra.get(SHA256_STATUS).is_some_and(|s| s == UNVOUCHED);
+    if unvouched && request.sha256.is_some() {
+        // Somebody vouches now for what was only read before.
+        opened.entry.source.extra.remove(SHA256_STATUS);
+        opened.entry.source.extra.remove(IDENTITY);
+        write_entry(&opened.folder, &opened.entry)?;
+    }
+    Ok(Prepared {
+        role: request.role.to_owned(),
+        action: PrepareAction::Reused,
+        damage: None,
+        key: opened.entry.cached.sha256,
+        path: opened.folder.join(&opened.files[0].name),
+        vouched: request.sha256.is_some() || !unvouched,
+        trust,
+        receipt_reasons,
+        size_bytes: opened.entry.cached.size_bytes,
+        seconds: start.elapsed().as_secs_f64(),
+        staging: None,
+        metadata: opened.entry,
+    })
+}
+
 enum Existing {
     None,
     Damaged(String),
@@ -420,9 +422,8 @@ fn runtime(build: Option<&Fingerprint>) -> CacheRuntime {
 }
 
 fn driver(host: Option<&HostFacts>) -> Map<String, Value> {
-    let (kernel, packages) = host.map_or((json!("unknown"), json!("unknown")), |host| {
-        (to_value(&host.kernel), to_value(&host.packages))
-    });
+    let (kernel, packages) =
+        host.map_or((json!("unknown"), json!("unknown")), |host| (to_value(&host.kernel), to_value(&host.packages)));
     Map::from_iter([("kernel".to_owned(), kernel), ("packages".to_owned(), packages)])
 }
 
@@ -436,11 +437,7 @@ fn target(request: &PrepareRequest<'_>) -> String {
 }
 
 /// Copies every file, several shards at once over the pool.
-fn copy_files(
-    request: &PrepareRequest<'_>,
-    staged: &StagingDir,
-    how: &How<'_>,
-) -> Result<Vec<(RelPath, Content)>> {
+fn copy_files(request: &PrepareRequest<'_>, staged: &StagingDir, how: &How<'_>) -> Result<Vec<(RelPath, Content)>> {
     let files = &request.source.files;
     // Of one file the model's digest is the file's own, so that wrong bytes are refused before they are read back.
     let expected = if files.len() == 1 { request.sha256 } else { None };

@@ -26,7 +26,8 @@ impl<'a> Residency<'a> {
         let len = usize::try_from(file.metadata().map_err(error)?.len())
             .map_err(|_| error(std::io::Error::other("it is larger than the address space")))?;
         // An empty file has no pages, and mmap refuses it.
-        let map = if len == 0 { None } else { Some(MmapOptions::new().len(len).map_raw_read_only(file).map_err(error)?) };
+        let map =
+            if len == 0 { None } else { Some(MmapOptions::new().len(len).map_raw_read_only(file).map_err(error)?) };
         Ok(Self { map, len, path })
     }
 

@@ -35,6 +35,7 @@ pub struct Warmed {
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct WarmedFile {
     /// Its path.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub path: PathBuf,
     /// Its size in bytes.
     pub size_bytes: u64,

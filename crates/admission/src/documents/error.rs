@@ -80,9 +80,9 @@ impl Explain for ArtifactError {
                 report.hint("replace links by the files they lead to, and remove what is no regular file")
             }
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
-            Self::Document { path, .. } => report.path(path),
-            Self::NotThere { root, .. } => report.path(root),
-            Self::NotAdmitted { path, .. } => report.path(path),
+            Self::Document { path, .. } | Self::NotAdmitted { path, .. } | Self::NotThere { root: path, .. } => {
+                report.path(path)
+            }
         }
     }
 

@@ -1,11 +1,10 @@
 //! The documents of the cache, the registry and the fingerprint, and the error their operations share.
 
-mod cache;
 mod error;
-mod fingerprint;
-mod registry;
+pub(crate) mod lossy;
 
-pub use cache::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime};
+pub use b70_manifest::artifact::{
+    ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts, Known,
+    RegisteredArtifact, RegistryRecord, RuntimeSource,
+};
 pub use error::ArtifactError;
-pub use fingerprint::{Compiler, Fingerprint, HostFacts, Known, RuntimeSource};
-pub use registry::{ArtifactFile, RegisteredArtifact, RegistryRecord};

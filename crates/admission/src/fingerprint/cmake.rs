@@ -1,4 +1,4 @@
-//! What CMake wrote down: `CMakeCache.txt`, and the compiler it found.
+//! What `CMake` wrote down: `CMakeCache.txt`, and the compiler it found.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,7 @@ use crate::digest::Sha256;
 use crate::documents::Known;
 use crate::path::{open_source, read_bounded};
 
-/// The largest file of CMake's that is read.
+/// The largest file of `CMake`'s that is read.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The entries of a `CMakeCache.txt`, `NAME:TYPE=VALUE` each.
@@ -61,7 +61,7 @@ impl Cache {
         }
     }
 
-    /// The compiler's version: CMake keeps it in `CMakeFiles/<its version>/CMakeCXXCompiler.cmake`.
+    /// The compiler's version: `CMake` keeps it in `CMakeFiles/<its version>/CMakeCXXCompiler.cmake`.
     pub(super) fn compiler_version(&self, build: &Path) -> Result<Known<String>, String> {
         if let Some(version) = self.get("CMAKE_CXX_COMPILER_VERSION").filter(|v| !v.is_empty()) {
             return Ok(Known::Value(version.to_owned()));
@@ -69,11 +69,8 @@ impl Cache {
         let part = |name: &str| {
             self.get(name).filter(|v| !v.is_empty() && v.bytes().all(|b| b.is_ascii_digit())).map(str::to_owned)
         };
-        let version = [
-            part("CMAKE_CACHE_MAJOR_VERSION"),
-            part("CMAKE_CACHE_MINOR_VERSION"),
-            part("CMAKE_CACHE_PATCH_VERSION"),
-        ];
+        let version =
+            [part("CMAKE_CACHE_MAJOR_VERSION"), part("CMAKE_CACHE_MINOR_VERSION"), part("CMAKE_CACHE_PATCH_VERSION")];
         let Some(version) = version.into_iter().collect::<Option<Vec<_>>>().map(|parts| parts.join(".")) else {
             return Err("CMakeCache.txt does not say which CMake wrote it".to_owned());
         };
@@ -89,7 +86,12 @@ impl Cache {
             let Some(text) = read(&folder.path().join("CMakeCXXCompiler.cmake"))? else { continue };
             let set = |key: &str| {
                 text.lines().find_map(|line| {
-                    line.trim().strip_prefix("set(")?.strip_prefix(key)?.trim().strip_suffix(')').map(|v| v.trim_matches('"').to_owned())
+                    line.trim()
+                        .strip_prefix("set(")?
+                        .strip_prefix(key)?
+                        .trim()
+                        .strip_suffix(')')
+                        .map(|v| v.trim_matches('"').to_owned())
                 })
             };
             if let Some(version) = set("CMAKE_CXX_COMPILER_VERSION ").filter(|v| !v.is_empty()) {
@@ -102,11 +104,12 @@ impl Cache {
 
     /// Whether the folder was configured for this source tree; true when it does not say.
     pub(super) fn is_of(&self, source: &Path) -> bool {
-        self.get("CMAKE_HOME_DIRECTORY").is_none_or(|home| Path::new(home).canonicalize().is_ok_and(|home| home == source))
+        self.get("CMAKE_HOME_DIRECTORY")
+            .is_none_or(|home| Path::new(home).canonicalize().is_ok_and(|home| home == source))
     }
 }
 
-/// CMake's constants that are true.
+/// `CMake`'s constants that are true.
 pub(super) fn is_true(value: &str) -> bool {
     ["1", "ON", "YES", "TRUE", "Y"].iter().any(|t| t.eq_ignore_ascii_case(value))
 }

@@ -127,13 +127,12 @@ pub(super) fn libraries(binaries: &[PathBuf], build: &Path, modules: bool) -> Lo
         let origin = path.parent().unwrap_or(build).to_path_buf();
         let own = |folders: &[Vec<u8>]| folders.iter().map(|f| expand(f, &origin)).collect::<Vec<_>>();
         // DT_RUNPATH switches DT_RPATH off and is not inherited.
-        let (search, passed_on) = match &dynamic.runpath {
-            Some(runpath) => (own(runpath), inherited),
-            None => {
-                let mut folders = own(&dynamic.rpath);
-                folders.extend(inherited);
-                (folders.clone(), folders)
-            }
+        let (search, passed_on) = if let Some(runpath) = &dynamic.runpath {
+            (own(runpath), inherited)
+        } else {
+            let mut folders = own(&dynamic.rpath);
+            folders.extend(inherited);
+            (folders.clone(), folders)
         };
         for name in &dynamic.needed {
             let name = Path::new(OsStr::from_bytes(name));

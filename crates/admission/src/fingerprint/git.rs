@@ -49,7 +49,14 @@ impl Git<'_> {
             all.extend(["-c", setting]);
         }
         all.extend(arguments);
-        run("git", &all, self.tree, &[("GIT_OPTIONAL_LOCKS", "0"), ("GIT_TERMINAL_PROMPT", "0")], self.deadline, consume)
+        run(
+            "git",
+            &all,
+            self.tree,
+            &[("GIT_OPTIONAL_LOCKS", "0"), ("GIT_TERMINAL_PROMPT", "0")],
+            self.deadline,
+            consume,
+        )
     }
 
     fn bytes(&self, arguments: &[&str]) -> Result<Vec<u8>, String> {
@@ -117,7 +124,8 @@ impl Git<'_> {
                 Sha256::of(target.as_os_str().as_bytes())
             } else if meta.is_file() {
                 RelPath::new(name).map_err(|e| e.to_string())?;
-                let digests = hash_file(Job::from(path.as_path()), What::Sha256, progress).map_err(|e| e.to_string())?;
+                let digests =
+                    hash_file(Job::from(path.as_path()), What::Sha256, progress).map_err(|e| e.to_string())?;
                 digests.sha256.expect("SHA-256 was asked for")
             } else {
                 // A nested repository is listed as a folder: what is in it cannot be stated here.

@@ -97,9 +97,7 @@ pub(super) fn host_facts_with_reasons(roots: &HostRoots, deadline: Duration) -> 
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
-    let bytes = open_source(path)
-        .and_then(|file| read_bounded(&file, path, MAX_BYTES))
-        .map_err(|e| e.to_string())?;
+    let bytes = open_source(path).and_then(|file| read_bounded(&file, path, MAX_BYTES)).map_err(|e| e.to_string())?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -197,7 +195,11 @@ fn cards(sys: &Path) -> Result<Vec<Card>, String> {
     let devices = sys.join("bus/pci/devices");
     if !exists(&devices)? {
         // A machine without a PCI bus has /sys/bus all the same; without that, nothing can be said.
-        return if exists(&sys.join("bus"))? { Ok(Vec::new()) } else { Err(format!("{} is not there", sys.join("bus").display())) };
+        return if exists(&sys.join("bus"))? {
+            Ok(Vec::new())
+        } else {
+            Err(format!("{} is not there", sys.join("bus").display()))
+        };
     }
     let mut folders: Vec<PathBuf> = std::fs::read_dir(&devices)
         .and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect())
@@ -238,9 +240,8 @@ fn firmware(root: &Path, cards: &[Card]) -> Result<Known<Packages>, String> {
             if !path.is_file() {
                 continue;
             }
-            let bytes = open_source(&path)
-                .and_then(|file| read_bounded(&file, &path, MAX_BYTES))
-                .map_err(|e| e.to_string())?;
+            let bytes =
+                open_source(&path).and_then(|file| read_bounded(&file, &path, MAX_BYTES)).map_err(|e| e.to_string())?;
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             found.insert(format!("{driver}/{name}"), Sha256::of(&bytes).to_string());
         }

@@ -68,6 +68,7 @@ pub struct FingerprintReport {
     /// Why not, each reason.
     pub reasons: Vec<String>,
     /// Source files edited after the binaries were built, at most 20, relative to the tree.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub newer_than_binaries: Vec<PathBuf>,
     /// Why a part is unknown: JSON pointer and reason.
     pub unknown_because: BTreeMap<String, String>,
@@ -143,7 +144,8 @@ pub fn fingerprint(
             cache.get("CMAKE_HOME_DIRECTORY").unwrap_or("an unnamed tree")
         ));
     }
-    let mut reasons: Vec<String> = doubts.0.iter().map(|(pointer, why)| format!("{pointer} is unknown: {why}")).collect();
+    let mut reasons: Vec<String> =
+        doubts.0.iter().map(|(pointer, why)| format!("{pointer} is unknown: {why}")).collect();
     reasons.extend(warnings.iter().cloned());
     if !built.binaries.values().any(|digest| digest.value().is_some()) {
         reasons.push("none of the named binaries is in the build folder".to_owned());
@@ -244,8 +246,12 @@ fn binaries(
         let name = path.strip_prefix(build).unwrap_or(&path).to_string_lossy().into_owned();
         doubts.0.insert(format!("/libraries/{}", token(&name)), why);
     }
-    let jobs: Vec<Job<'_>> =
-        present.iter().map(|(_, path)| path.as_path()).chain(loaded.paths.iter().map(PathBuf::as_path)).map(Job::from).collect();
+    let jobs: Vec<Job<'_>> = present
+        .iter()
+        .map(|(_, path)| path.as_path())
+        .chain(loaded.paths.iter().map(PathBuf::as_path))
+        .map(Job::from)
+        .collect();
     let mut digests = hash_many(&jobs, What::Sha256, pool, progress).into_iter();
     progress.check()?;
     let known = |result: Option<Result<crate::digest::Digests>>| match result {

@@ -25,6 +25,12 @@ const COMPILED: [&str; 22] = [
     "m", "mm", "s", "cmake", "in",
 ];
 
+/// Seconds and nanoseconds since 1970.
+type Stamp = (i64, i64);
+
+/// Object files and when they were written, by the name of their source.
+type Objects = HashMap<std::ffi::OsString, Vec<(PathBuf, Stamp)>>;
+
 pub(super) struct Source<'a> {
     tree: &'a Path,
     build: &'a Path,
@@ -100,7 +106,8 @@ impl<'a> Source<'a> {
                 let entry = entry.map_err(error)?;
                 let path = entry.path();
                 if entry.file_type().map_err(error)?.is_dir() {
-                    let skipped = entry.file_name() == ".git" || path == self.build || path.join("CMakeCache.txt").exists();
+                    let skipped =
+                        entry.file_name() == ".git" || path == self.build || path.join("CMakeCache.txt").exists();
                     if !skipped {
                         pending.push(path);
                     }
@@ -121,8 +128,10 @@ impl<'a> Source<'a> {
     /// digest of its target's text.
     fn tree_digest(&self, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Sha256> {
         let files = self.files()?;
-        let is_link: Vec<bool> =
-            files.iter().map(|p| p.symlink_metadata().map(|m| m.is_symlink()).map_err(|e| Error::io("stat", p, e))).collect::<Result<_>>()?;
+        let is_link: Vec<bool> = files
+            .iter()
+            .map(|p| p.symlink_metadata().map(|m| m.is_symlink()).map_err(|e| Error::io("stat", p, e)))
+            .collect::<Result<_>>()?;
         let jobs: Vec<Job<'_>> =
             files.iter().zip(&is_link).filter(|(_, link)| !**link).map(|(p, _)| Job::from(p.as_path())).collect();
         let mut digests = hash_many(&jobs, What::Sha256, pool, progress).into_iter();
@@ -184,8 +193,8 @@ impl<'a> Source<'a> {
     }
 
     /// Object files of the build folder by the name of their source.
-    fn objects(&self) -> HashMap<std::ffi::OsString, Vec<(PathBuf, (i64, i64))>> {
-        let mut objects: HashMap<_, Vec<_>> = HashMap::new();
+    fn objects(&self) -> Objects {
+        let mut objects = Objects::new();
         let mut pending = vec![self.build.to_path_buf()];
         let mut seen = 0;
         while let Some(folder) = pending.pop() {

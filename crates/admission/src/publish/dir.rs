@@ -6,7 +6,7 @@ use std::fmt;
 use rustix::fs::{Mode, RenameFlags};
 use rustix::io::Errno;
 
-use super::file::has_name;
+use super::names::has_name;
 use super::{remove_tree_at, temp_name};
 use crate::error::{Error, Result};
 use crate::fault;

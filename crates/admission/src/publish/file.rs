@@ -3,18 +3,17 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::names::{Incumbent, has_name, incumbent, link_unnamed, proc_path, rename_noreplace};
 use super::{fsync, temp_name};
 use crate::digest::{BUFFER, Content, Hasher, Sha256, Source, What, hash_file};
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::identity::FileIdentity;
 use crate::lock::{Attempt, try_flock};
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
@@ -449,78 +448,12 @@ impl Drop for TempFile {
     }
 }
 
-fn proc_path(fd: &impl std::os::fd::AsRawFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
-}
-
-fn link_unnamed(file: &File, dir: &Root, name: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::linkat(CWD, proc_path(file).as_str(), dir, name, AtFlags::SYMLINK_FOLLOW) {
-        // /proc went away since the file was created; newer kernels link an open file directly.
-        Err(Errno::NOENT) => rustix::fs::linkat(file, c"", dir, name, AtFlags::EMPTY_PATH),
-        other => other,
-    }
-}
-
-fn rename_noreplace(dir: &Root, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
-    match rustix::fs::renameat_with(dir, from, dir, to, rustix::fs::RenameFlags::NOREPLACE) {
-        // No such rename here: link and unlink never replace either.
-        Err(Errno::INVAL | Errno::NOSYS) => {
-            rustix::fs::linkat(dir, from, dir, to, AtFlags::empty())?;
-            fault::step("file.unlink-temp");
-            rustix::fs::unlinkat(dir, from, AtFlags::empty())
-        }
-        other => other,
-    }
-}
-
-/// Whether `name` in `dir` is the very file that `fd` is open on.
-pub(super) fn has_name(dir: &Root, name: &OsStr, fd: impl AsFd) -> Result<bool> {
-    let path = dir.path().join(name);
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let named: OwnedFd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
-        Ok(fd) => fd,
-        Err(Errno::NOENT) => return Ok(false),
-        Err(e) => return Err(Error::io("stat", path, e)),
-    };
-    Ok(FileIdentity::of(named, &path)?.same_file(&FileIdentity::of(fd, &path)?))
-}
-
 fn check_expected(path: &std::path::Path, expected: Option<Sha256>, found: Option<Sha256>) -> Result<()> {
     match (expected, found) {
         (Some(expected), Some(found)) if expected != found => {
             Err(Error::Sha256 { path: path.to_path_buf(), expected, found })
         }
         _ => Ok(()),
-    }
-}
-
-enum Incumbent {
-    Good(File),
-    Damaged(String),
-    Gone,
-}
-
-/// Compares the file that has the name with the content that should have it. Something else than a regular file is an
-/// error: it is not ours to replace.
-fn incumbent(dir: &Root, name: &RelPath, content: &Content, progress: &Progress<'_>) -> Result<Incumbent> {
-    fault::step("file.incumbent");
-    let path = dir.join(name);
-    let file = match dir.open_file(name) {
-        Ok(file) => file,
-        Err(Error::Missing { .. }) => return Ok(Incumbent::Gone),
-        Err(e) => return Err(e),
-    };
-    let job = crate::digest::Job { source: Source::File(&file, &path), size: Some(content.size) };
-    match hash_file(job, What::Blake3, &progress.silent()) {
-        Ok(found) if found.blake3 == Some(content.blake3) => Ok(Incumbent::Good(file)),
-        Ok(_) => Ok(Incumbent::Damaged("other bytes of the same length".to_owned())),
-        Err(Error::Size { expected, found, .. }) => {
-            Ok(Incumbent::Damaged(format!("{found} bytes instead of {expected}")))
-        }
-        Err(Error::ChangedWhileReading { what, .. }) => Ok(Incumbent::Damaged(what)),
-        // A bad sector in the incumbent is damage, too.
-        Err(Error::Io { action: "read", source, .. }) => Ok(Incumbent::Damaged(source.to_string())),
-        Err(e) => Err(e),
     }
 }
 

@@ -6,6 +6,7 @@
 mod copy;
 mod dir;
 mod file;
+mod names;
 mod sweep;
 
 use std::ffi::{OsStr, OsString};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::file::has_name;
+use super::names::has_name;
 use super::{TEMP_PREFIX, remove_tree_at};
 use crate::error::{Error, Result};
 use crate::lock::{Attempt, try_flock};

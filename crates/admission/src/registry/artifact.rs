@@ -48,6 +48,9 @@ pub struct Artifact {
     pub is_file: bool,
 }
 
+/// A file, and its digest and size or why they could not be read.
+pub(super) type HashedFile = (RelPath, Result<(Sha256, u64), String>);
+
 /// What is at an artifact's place, unjudged.
 pub(super) struct Found {
     pub(super) root: Root,
@@ -88,11 +91,7 @@ impl Found {
     }
 
     /// Hashes all files; for each, what was read or why not. A file that changes meanwhile is a fault.
-    pub(super) fn hash(
-        &self,
-        pool: &rayon::ThreadPool,
-        progress: &Progress<'_>,
-    ) -> Result<Vec<(RelPath, Result<(Sha256, u64), String>)>> {
+    pub(super) fn hash(&self, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Vec<HashedFile>> {
         let before: Vec<_> = self.files.iter().map(|name| self.root.stat(name)).collect();
         let jobs: Vec<Job<'_>> = self.files.iter().map(|name| Source::Beneath(&self.root, name).into()).collect();
         let hashed = hash_many(&jobs, What::Sha256, pool, progress);
@@ -158,7 +157,7 @@ impl Artifact {
             .map(|(name, sha256, size_bytes)| {
                 let mut extra = Map::new();
                 if name.as_str().is_none() {
-                    let hex = name.as_bytes().iter().map(|b| format!("{b:02x}")).collect::<String>();
+                    let hex = name.as_bytes().iter().fold(String::new(), |hex, b| hex + &format!("{b:02x}"));
                     extra.insert(PATH_HEX.to_owned(), Value::String(hex));
                 }
                 ArtifactFile { path: name.to_string(), sha256: *sha256, size_bytes: *size_bytes, extra }

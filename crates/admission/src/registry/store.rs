@@ -90,6 +90,7 @@ pub struct Registered {
     /// The record's key.
     pub key: Sha256,
     /// Path of the record.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub manifest: PathBuf,
     /// What was done.
     pub outcome: RegisterOutcome,
@@ -105,12 +106,16 @@ pub struct RegistryVerdict {
     /// The record's key.
     pub key: Sha256,
     /// The artifact.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub artifact: PathBuf,
     /// Files with other bytes, or something else in a file's place; relative to the artifact.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub changed: Vec<PathBuf>,
     /// Files that are gone.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub missing: Vec<PathBuf>,
     /// Files, links and special files that are new.
+    #[serde(serialize_with = "crate::documents::lossy::list")]
     pub added: Vec<PathBuf>,
     /// One sentence for each of them.
     pub details: Vec<String>,
@@ -141,6 +146,7 @@ pub struct Listed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct GcRecord {
     /// The record's folder.
+    #[serde(serialize_with = "crate::documents::lossy::path")]
     pub path: PathBuf,
     /// Why nothing is lost with it.
     pub reason: String,
@@ -220,17 +226,18 @@ impl Registry {
 
     /// Records an artifact's identities. The payload is not copied and not touched.
     pub fn register(&self, request: &RegisterRequest<'_>, wait: Duration) -> Result<Registered, ArtifactError> {
-        for (what, text) in
-            [("packer revision", request.packer_revision), ("layout", request.layout), ("kernel ABI", request.kernel_abi)]
-        {
+        for (what, text) in [
+            ("packer revision", request.packer_revision),
+            ("layout", request.layout),
+            ("kernel ABI", request.kernel_abi),
+        ] {
             if text.is_empty() || text.chars().any(char::is_control) {
                 let why = format!("the {what} {text:?} is empty or has a control character");
                 return Err(ArtifactError::Document { path: self.path.clone(), why });
             }
         }
         let artifact = request.artifact;
-        let key =
-            pack_key(&request.source_model_sha256, request.packer_revision, request.layout, &artifact.sha256);
+        let key = pack_key(&request.source_model_sha256, request.packer_revision, request.layout, &artifact.sha256);
         let record = RegistryRecord {
             schema_version: Some(1),
             format: REGISTRY_FORMAT.to_owned(),
@@ -305,11 +312,8 @@ impl Registry {
             checked_bytes: 0,
             seconds: 0.0,
         };
-        let listed = match recorded_files(&record) {
-            Ok(listed) => listed,
-            // Already among the record's faults.
-            Err(_) => return Ok(verdict),
-        };
+        // Why not is already among the record's faults.
+        let Ok(listed) = recorded_files(&record) else { return Ok(verdict) };
         match Found::look(&path) {
             Ok(found) => compare(&found, listed, pool, progress, &mut verdict)?,
             Err(Error::Missing { .. }) => {
@@ -423,12 +427,8 @@ fn record_faults(record: &RegistryRecord, key: &Sha256) -> Vec<String> {
     if record.key != *key {
         faults.push(format!("its key is {}, its folder says {key}", record.key));
     }
-    let computed = pack_key(
-        &record.source_model_sha256,
-        &record.packer_revision.to_string(),
-        &record.layout,
-        &artifact.sha256,
-    );
+    let computed =
+        pack_key(&record.source_model_sha256, &record.packer_revision.to_string(), &record.layout, &artifact.sha256);
     if computed != record.key {
         faults.push(format!("its key is {}, its fields give {computed}", record.key));
     }

@@ -27,7 +27,7 @@ pub struct DeepValidationV1 {
     pub manifest_size_bytes: u64,
     /// Canonical hash of the payload table.
     pub payload_table_sha256: Sha256Hex,
-    /// Canonical hash of the payloads' stat identities {key, size_bytes, mtime_ns, device, inode}.
+    /// Canonical hash of the payloads' stat identities `{key, size_bytes, mtime_ns, device, inode}`.
     pub payload_stat_table_sha256: Sha256Hex,
     /// Bytes that were rehashed.
     #[schemars(example = 9_375_252_480_u64)]

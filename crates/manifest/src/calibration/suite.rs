@@ -9,6 +9,7 @@ pub const UNCLASSIFIED: &str = "unclassified";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(title = "Calibration suite")]
+#[expect(clippy::large_enum_variant, reason = "one value a file; a box would only make it harder to use")]
 pub enum CalibrationSuite {
     /// Prompts alone.
     List(Vec<SuiteItem>),

@@ -48,7 +48,7 @@ fn by_format(value: &Value) -> Option<Kind> {
     })
 }
 
-/// The kind whose own required fields the document has most of: at least half, and more than any other kind.
+/// The kind whose own required fields the document has most of, and at least half of; none when two kinds tie.
 fn by_fields(value: &Value) -> Option<Kind> {
     let object = match value {
         Value::Object(object) => object,
@@ -60,7 +60,7 @@ fn by_fields(value: &Value) -> Option<Kind> {
         }
         _ => return None,
     };
-    let mut best: Option<(Kind, f64)> = None;
+    let mut best: Option<(Kind, usize, usize)> = None;
     let mut tied = false;
     for kind in Kind::ALL {
         let required = schema::own_required_fields(*kind);
@@ -68,17 +68,18 @@ fn by_fields(value: &Value) -> Option<Kind> {
         if required.is_empty() || present * 2 < required.len() {
             continue;
         }
-        let share = present as f64 / required.len() as f64;
+        // Most fields present; among equals the fewest missing.
+        let missing = required.len() - present;
         match best {
-            Some((_, other)) if share < other => {}
-            Some((_, other)) if (share - other).abs() < 1e-9 => tied = true,
+            Some((_, most, fewest)) if (present, fewest) < (most, missing) => {}
+            Some((_, most, fewest)) if (present, missing) == (most, fewest) => tied = true,
             _ => {
-                best = Some((*kind, share));
+                best = Some((*kind, present, missing));
                 tied = false;
             }
         }
     }
-    if tied { None } else { best.map(|(kind, _)| kind) }
+    if tied { None } else { best.map(|(kind, ..)| kind) }
 }
 
 fn by_file_name(path: &Path) -> Option<Kind> {

@@ -40,15 +40,6 @@ impl Findings {
         }
     }
 
-    pub(super) fn merge(&mut self, other: Self) {
-        for code in other.codes {
-            if !self.codes.contains(&code) {
-                self.codes.push(code);
-            }
-        }
-        self.details.extend(other.details);
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.codes.is_empty()
     }

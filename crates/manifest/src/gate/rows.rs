@@ -61,12 +61,11 @@ pub(super) fn screening_findings(measured: &Measured) -> Findings {
     let complete: BTreeSet<&str> =
         rows.iter().filter(|row| row.error.is_none()).map(|row| row.prompt_id.as_str()).collect();
     let all: Vec<String>;
-    let selected = match &measured.suite.selected {
-        Some(selected) => selected,
-        None => {
-            all = measured.suite.prompts.iter().map(|prompt| prompt.id.clone()).collect();
-            &all
-        }
+    let selected = if let Some(selected) = &measured.suite.selected {
+        selected
+    } else {
+        all = measured.suite.prompts.iter().map(|prompt| prompt.id.clone()).collect();
+        &all
     };
     for id in selected.iter().filter(|id| !complete.contains(id.as_str())) {
         findings.add(Code::SelectedPromptDidNotRun, format!("prompt {id:?} has no complete row"));

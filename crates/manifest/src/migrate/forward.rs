@@ -132,7 +132,11 @@ pub enum MigrateError {
 }
 
 fn listed(report: &FileReport) -> String {
-    report.errors.iter().map(|problem| format!("\n  {problem}")).collect()
+    let mut text = String::new();
+    for problem in &report.errors {
+        text.push_str(&format!("\n  {problem}"));
+    }
+    text
 }
 
 impl Explain for MigrateError {

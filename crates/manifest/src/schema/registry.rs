@@ -47,9 +47,13 @@ static OWN_FIELDS: LazyLock<BTreeMap<Kind, Vec<String>>> = LazyLock::new(|| {
         .collect()
 });
 
-/// The target of a local `$ref`, or the schema itself.
+/// The target of a local `$ref`, also one that stands alone in `allOf` beside a description; otherwise the schema itself.
 pub(super) fn resolve<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
-    let target = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
+    let direct = match schema.get("allOf").and_then(Value::as_array).map(Vec::as_slice) {
+        Some([only]) if ["examples", "const"].iter().all(|keyword| schema.get(keyword).is_none()) => only,
+        _ => schema,
+    };
+    let target = direct.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix('#'));
     target.and_then(|pointer| root.pointer(pointer)).unwrap_or(schema)
 }
 
@@ -89,7 +93,10 @@ fn draft07<T: JsonSchema>(id: &str) -> Value {
     let mut ordered = serde_json::Map::new();
     ordered.insert("$schema".into(), DRAFT_07.into());
     ordered.insert("$id".into(), id.into());
-    if let Value::Object(fields) = schema {
+    if let Value::Object(mut fields) = schema {
+        for name in ["title", "description"] {
+            ordered.extend(fields.shift_remove(name).map(|text| (name.to_owned(), text)));
+        }
         ordered.extend(fields.into_iter().filter(|(name, _)| name != "$schema" && name != "$id"));
     }
     Value::Object(ordered)

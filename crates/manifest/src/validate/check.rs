@@ -91,14 +91,15 @@ fn check(path: &Path, text: &str, asked: Option<Kind>) -> (FileReport, Option<Va
     rules::check(kind, &value, &mut report);
     let mut errors = report.errors;
     // What a schema cannot say and a type can, such as an integer beyond 64 bits or one written 1.0.
-    if schema_is_content && !has_duplicates {
-        if let Err(error) = is_readable(kind, text) {
-            let pointer = spans.pointer_at(error.line(), error.column());
-            let found = value.pointer(&pointer).map(super::problem::short).unwrap_or_default();
-            let message = without_place(&error);
-            let position = spans.value_position(&pointer);
-            errors.push(Problem::new("form", &pointer, position, found, message.clone(), message));
-        }
+    if schema_is_content
+        && !has_duplicates
+        && let Err(error) = is_readable(kind, text)
+    {
+        let pointer = spans.pointer_at(error.line(), error.column());
+        let found = value.pointer(&pointer).map(super::problem::short).unwrap_or_default();
+        let message = without_place(&error);
+        let position = spans.value_position(&pointer);
+        errors.push(Problem::new("form", &pointer, position, found, message.clone(), message));
     }
     (FileReport::new(name, Some(kind), errors), Some(value))
 }

@@ -66,7 +66,6 @@ fn split(text: &str) -> Result<Vec<String>, SplitError> {
                 Some((_, next)) => word.get_or_insert_default().push(next),
                 None => word.get_or_insert_default().push('\\'),
             },
-            (Some(_), _) => word.get_or_insert_default().push(character),
             (None, '\'' | '"') => {
                 open = Some((character, index + 1));
                 word.get_or_insert_default();
@@ -78,15 +77,14 @@ fn split(text: &str) -> Result<Vec<String>, SplitError> {
                 }
             }
             (None, _) if character.is_ascii_whitespace() => words.extend(word.take()),
-            (None, _) => word.get_or_insert_default().push(character),
+            _ => word.get_or_insert_default().push(character),
         }
     }
-    match open {
-        Some((quote, at)) => Err(SplitError { quote, at, text: text.to_owned() }),
-        None => {
-            words.extend(word);
-            Ok(words)
-        }
+    if let Some((quote, at)) = open {
+        Err(SplitError { quote, at, text: text.to_owned() })
+    } else {
+        words.extend(word);
+        Ok(words)
     }
 }
 

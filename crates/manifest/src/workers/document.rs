@@ -271,9 +271,9 @@ words! {
         DraftEagle3 = "draft-eagle3",
         /// The model's own multi-token-prediction head.
         DraftMtp = "draft-mtp",
-        /// A DFlash draft.
+        /// A `DFlash` draft.
         DraftDflash = "draft-dflash",
-        /// A DSpark draft.
+        /// A `DSpark` draft.
         DraftDspark = "draft-dspark",
         /// N-grams of the context.
         NgramSimple = "ngram-simple",

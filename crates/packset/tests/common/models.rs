@@ -1,4 +1,4 @@
-//! Small models, plans and specs, written with b70_gguf's own writer. Their bytes follow from the tensors' names.
+//! Small models, plans and specs, written by `b70-gguf`. Their bytes follow from the names of their tensors.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -15,8 +15,9 @@ pub enum LlamaProgram {
     Embedded,
 }
 
-/// Programs of the same name family that never compute on a GPU.
-const NO_GPU: &[&str] = &["llama-quantize", "llama-gguf", "llama-gguf-hash", "llama-gguf-split"];
+/// Programs of the same name family that never compute on a GPU; the last two only start servers.
+const NO_GPU: &[&str] =
+    &["llama-quantize", "llama-gguf", "llama-gguf-hash", "llama-gguf-split", "llama-swap", "llama-mdl"];
 
 /// Recognises a ggml program by its names. A name is a label, never ownership: it widens what blocks a card, and
 /// nothing is ever signalled because of it.

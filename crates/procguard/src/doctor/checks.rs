@@ -18,8 +18,9 @@ fn check(name: &str, status: S, found: impl Into<String>, todo: impl Into<String
     Check { name: name.into(), status, found: found.into(), todo: todo.into() }
 }
 
-fn gib(bytes: u64) -> String {
-    format!("{bytes} bytes ({:.1} GiB)", bytes as f64 / f64::from(1 << 30))
+fn size(bytes: u64) -> String {
+    let (unit, shift) = if bytes < 1 << 30 { ("MiB", 20) } else { ("GiB", 30) };
+    format!("{bytes} bytes ({:.1} {unit})", bytes as f64 / (1_u64 << shift) as f64)
 }
 
 pub(super) fn all(host: &Host, cards: &Cards, env: &[(String, String)]) -> Vec<Check> {
@@ -137,11 +138,11 @@ fn memlock(host: &Host) -> Check {
     match soft {
         Some("unlimited") => check("memlock", S::Ok, "unlimited", ""),
         Some(text) => match text.parse::<u64>() {
-            Ok(bytes) if bytes >= MEMLOCK_WANTED => check("memlock", S::Ok, gib(bytes), ""),
+            Ok(bytes) if bytes >= MEMLOCK_WANTED => check("memlock", S::Ok, size(bytes), ""),
             Ok(bytes) => check(
                 "memlock",
                 S::Warn,
-                gib(bytes),
+                size(bytes),
                 "Raise it where servers are started: LimitMEMLOCK=infinity in the unit, or ulimit -l unlimited.",
             ),
             Err(_) => check("memlock", S::Unknown, format!("limit {text:?}"), ""),
@@ -161,12 +162,12 @@ fn memory(host: &Host, cards: &Cards) -> Check {
     let b70s = cards.cards.iter().filter(|c| c.device_id == "0xe223").count() as u64;
     let wanted = CARD_BYTES.saturating_mul(b70s);
     if bytes >= wanted {
-        return check("memory", S::Ok, format!("available: {}", gib(bytes)), "");
+        return check("memory", S::Ok, format!("available: {}", size(bytes)), "");
     }
     check(
         "memory",
         S::Warn,
-        format!("available: {}, less than the {b70s} B70's {}", gib(bytes), gib(wanted)),
+        format!("available: {}, less than the {b70s} B70's {}", size(bytes), size(wanted)),
         "Device memory of a B70 costs host memory about one to one: keep the models' total below what is available, or add RAM.",
     )
 }
@@ -181,10 +182,10 @@ fn shm(host: &Host) -> Check {
         Some(s) if s.available_bytes < 16 << 30 => check(
             "dev-shm",
             S::Warn,
-            format!("{} free of {}", gib(s.available_bytes), gib(s.size_bytes)),
+            format!("{} free of {}", size(s.available_bytes), size(s.size_bytes)),
             "A model copy and a pack set may not fit: remount it larger (mount -o remount,size=…) or name another tmpfs.",
         ),
-        Some(s) => check("dev-shm", S::Ok, format!("{} free of {}", gib(s.available_bytes), gib(s.size_bytes)), ""),
+        Some(s) => check("dev-shm", S::Ok, format!("{} free of {}", size(s.available_bytes), size(s.size_bytes)), ""),
     }
 }
 

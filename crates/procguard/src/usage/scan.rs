@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io, thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{Unreadable, UsageOptions};
@@ -50,7 +50,11 @@ struct DrmFd {
 
 pub(super) fn run(host: &Host, cards: &Cards, options: &UsageOptions) -> Scan {
     let until = Instant::now() + options.deadline;
-    let mut scan = Scan { processes: BTreeMap::new(), clients: Vec::new(), unreadable: blind_spots(host) };
+    let mut scan = Scan { processes: BTreeMap::new(), clients: Vec::new(), unreadable: Vec::new() };
+    // Settings of the processes that are visible are all that counts where there is no card to protect.
+    if options.fdinfo {
+        scan.unreadable = blind_spots(host);
+    }
     for what in &cards.unreadable {
         scan.unreadable.push(Unreadable { pid: None, what: format!("a PCI device: {what}"), pci: None });
     }
@@ -142,7 +146,7 @@ fn inspect(
         base = format!("/proc/{pid}/task/{tid}");
     }
     let mut process = Process { stat, affinity: None, may_sleep: false };
-    match command_line(host, pid) {
+    match settled_command_line(host, pid, &mut process.stat) {
         Ok(argv) => {
             let exe = host.link(&format!("/proc/{pid}/exe")).ok();
             if let Some(program) = llama_program(&process.stat.comm, &argv, exe.as_deref()) {
@@ -156,6 +160,25 @@ fn inspect(
         open_nodes(host, &base, pid, reader, scan, fds, cards);
     }
     scan.processes.insert(pid, process);
+}
+
+/// Arguments of a process. In the middle of an `exec` the kernel shows none, nor an environment, for an instant; a server
+/// caught there would seem to have no settings, so it is looked at again, its name too.
+fn settled_command_line(host: &Host, pid: u32, stat: &mut ProcStat) -> io::Result<Vec<String>> {
+    let mut argv = command_line(host, pid)?;
+    for _ in 0..5 {
+        if !argv.is_empty() || !host.is_real() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(2));
+        argv = command_line(host, pid)?;
+        if let Ok(Some(now)) = ProcStat::read(host, pid)
+            && now.start_time == stat.start_time
+        {
+            *stat = now;
+        }
+    }
+    Ok(argv)
 }
 
 fn settings(

@@ -36,17 +36,11 @@ pub(super) fn workers(value: &Value, report: &mut Report<'_>) {
         }
     }
     let batch = |field: &str| value.pointer("/common").and_then(|common| common.get(field)).and_then(Value::as_u64);
-    if let (Some(logical), Some(physical)) = (batch("batch_size"), batch("ubatch_size")) {
-        if physical > logical {
-            let message = format!("the physical batch {physical} is larger than the logical one, {logical}");
-            report.at(
-                "batch-order",
-                "/common/ubatch_size",
-                physical.to_string(),
-                format!("at most {logical}"),
-                message,
-            );
-        }
+    if let (Some(logical), Some(physical)) = (batch("batch_size"), batch("ubatch_size"))
+        && physical > logical
+    {
+        let message = format!("the physical batch {physical} is larger than the logical one, {logical}");
+        report.at("batch-order", "/common/ubatch_size", physical.to_string(), format!("at most {logical}"), message);
     }
     environment(value, "/common/environment", report);
     let common = arguments(value, "/common/extra_llama_args", report);
@@ -129,12 +123,12 @@ fn prompt_cache(value: &Value, common: Option<&[String]>, report: &mut Report<'_
 fn speculation(value: &Value, profile: &Value, pointer: &str, report: &mut Report<'_>) {
     for kind in ["mtp", "spec"] {
         let bound = |end: &str| profile.get(format!("{kind}_n_{end}")).and_then(Value::as_u64);
-        if let (Some(least), Some(most)) = (bound("min"), bound("max")) {
-            if least > most {
-                let at = format!("{pointer}/{kind}_n_min");
-                let message = format!("{kind}_n_min {least} is larger than {kind}_n_max {most}");
-                report.at("draft-order", &at, least.to_string(), format!("at most {most}"), message);
-            }
+        if let (Some(least), Some(most)) = (bound("min"), bound("max"))
+            && least > most
+        {
+            let at = format!("{pointer}/{kind}_n_min");
+            let message = format!("{kind}_n_min {least} is larger than {kind}_n_max {most}");
+            report.at("draft-order", &at, least.to_string(), format!("at most {most}"), message);
         }
     }
     let draft = profile.get("draft_model").and_then(Value::as_str);
@@ -163,11 +157,12 @@ fn speculation(value: &Value, profile: &Value, pointer: &str, report: &mut Repor
 }
 
 pub(super) fn model_pack(value: &Value, report: &mut Report<'_>) {
-    if let Some(alignment) = value.pointer("/pack/alignment_bytes").and_then(Value::as_u64) {
-        if alignment > 0 && !alignment.is_power_of_two() {
-            let message = format!("an alignment of {alignment} bytes is no power of two");
-            report.at("power-of-two", "/pack/alignment_bytes", alignment.to_string(), "a power of two", message);
-        }
+    if let Some(alignment) = value.pointer("/pack/alignment_bytes").and_then(Value::as_u64)
+        && alignment > 0
+        && !alignment.is_power_of_two()
+    {
+        let message = format!("an alignment of {alignment} bytes is no power of two");
+        report.at("power-of-two", "/pack/alignment_bytes", alignment.to_string(), "a power of two", message);
     }
     let requirements: Vec<_> = items(value, "/admission_requirements").collect();
     unique(
@@ -179,17 +174,11 @@ pub(super) fn model_pack(value: &Value, report: &mut Report<'_>) {
     let target = value.get("target_architecture").and_then(Value::as_str);
     for (pointer, requirement) in &requirements {
         let required = requirement.as_str().and_then(|text| text.strip_prefix("target_architecture_is_"));
-        if let (Some(required), Some(target)) = (required, target) {
-            if required != target {
-                let message = format!("the requirement names {required:?}, target_architecture is {target:?}");
-                report.at(
-                    "architecture",
-                    pointer,
-                    short(requirement),
-                    format!("target_architecture_is_{target}"),
-                    message,
-                );
-            }
+        if let (Some(required), Some(target)) = (required, target)
+            && required != target
+        {
+            let message = format!("the requirement names {required:?}, target_architecture is {target:?}");
+            report.at("architecture", pointer, short(requirement), format!("target_architecture_is_{target}"), message);
         }
     }
 }

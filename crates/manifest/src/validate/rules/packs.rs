@@ -95,11 +95,11 @@ pub(super) fn set(value: &Value, report: &mut Report<'_>) {
         .map(|(_, tensor)| tensor.pointer("/payload/size_bytes").and_then(Value::as_u64))
         .try_fold(0_u64, |sum, size| sum.checked_add(size?));
     let stated = value.get("payload_size_bytes").and_then(Value::as_u64);
-    if let (Some(stated), Some(sum)) = (stated, sizes) {
-        if stated != sum {
-            let message = format!("payload_size_bytes is {stated}, the payloads' sizes add up to {sum}");
-            report.at("payload-size", "/payload_size_bytes", stated.to_string(), sum.to_string(), message);
-        }
+    if let (Some(stated), Some(sum)) = (stated, sizes)
+        && stated != sum
+    {
+        let message = format!("payload_size_bytes is {stated}, the payloads' sizes add up to {sum}");
+        report.at("payload-size", "/payload_size_bytes", stated.to_string(), sum.to_string(), message);
     }
     for (pointer, entry) in tensors {
         tensor(entry, &pointer, report);

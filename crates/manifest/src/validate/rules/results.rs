@@ -12,17 +12,17 @@ pub(super) fn golden_set(value: &Value, report: &mut Report<'_>) {
         widths.extend(case.get("m").and_then(Value::as_u64));
         for field in ["weights", "input", "expected"] {
             let name = case.get(field).and_then(Value::as_str);
-            if let (Some(name), Some(tensors)) = (name, tensors) {
-                if !tensors.contains_key(name) {
-                    let message = format!("the case names {name:?}, which is not among the tensors");
-                    report.at(
-                        "known-tensor",
-                        &format!("{pointer}/{field}"),
-                        format!("{name:?}"),
-                        "a tensor of this set",
-                        message,
-                    );
-                }
+            if let (Some(name), Some(tensors)) = (name, tensors)
+                && !tensors.contains_key(name)
+            {
+                let message = format!("the case names {name:?}, which is not among the tensors");
+                report.at(
+                    "known-tensor",
+                    &format!("{pointer}/{field}"),
+                    format!("{name:?}"),
+                    "a tensor of this set",
+                    message,
+                );
             }
         }
     }
@@ -39,18 +39,18 @@ pub(super) fn focused(value: &Value, report: &mut Report<'_>) {
     let passed = matches!(value.get("status").and_then(Value::as_str), Some("passed" | "reused-pass"));
     for (pointer, test) in items(value, "/tests") {
         let count = |field: &str| test.get(field).and_then(Value::as_u64);
-        if let (true, Some(executed), Some(failed)) = (passed, count("executed"), count("failed")) {
-            if executed == 0 || failed > 0 {
-                let message =
-                    format!("the run is called passed, and this test has {executed} executed, {failed} failed cases");
-                report.at(
-                    "status",
-                    &pointer,
-                    format!("{executed} executed, {failed} failed"),
-                    "executed and none failed",
-                    message,
-                );
-            }
+        if let (true, Some(executed), Some(failed)) = (passed, count("executed"), count("failed"))
+            && (executed == 0 || failed > 0)
+        {
+            let message =
+                format!("the run is called passed, and this test has {executed} executed, {failed} failed cases");
+            report.at(
+                "status",
+                &pointer,
+                format!("{executed} executed, {failed} failed"),
+                "executed and none failed",
+                message,
+            );
         }
     }
 }

@@ -1,0 +1,108 @@
+use std::path::Path;
+use std::time::Duration;
+
+use b70_admission::Progress;
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text};
+use b70_manifest::Sha256Hex;
+use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
+use b70_xe2pack::Xe2DpasV2;
+
+use crate::context;
+
+/// Where and how to stage.
+pub(crate) struct StageArgs<'a> {
+    pub(crate) cache_root: &'a Path,
+    pub(crate) ram_root: &'a Path,
+    pub(crate) key: Option<Sha256Hex>,
+    pub(crate) min_free: u64,
+    pub(crate) wait: u64,
+    pub(crate) print_env: bool,
+    pub(crate) variable: &'a str,
+}
+
+pub(crate) fn stage_ram(ui: &Ui, args: &StageArgs<'_>) -> Result<Output, CliError> {
+    let set = context::set(args.cache_root, args.key)?;
+    let report = with_options(ui, args, |options| b70_packset::stage_ram(&set, &Xe2DpasV2::new(), options))?;
+    if args.print_env && report.status == VerifyStatus::Ready {
+        let line = format!("{}={}", args.variable, context::shell_word(&report.stage.display().to_string()));
+        return Output::ok(&report, line);
+    }
+    finish(ui, &report)
+}
+
+pub(crate) fn stage_validate(ui: &Ui, args: &StageArgs<'_>, deep: bool) -> Result<Output, CliError> {
+    // The source set helps to prove a stage whose own document is damaged; a stage stands without it, too.
+    let (key, source) = if let Some(key) = args.key {
+        (key, SetDir::open(args.cache_root, key).ok())
+    } else {
+        let set = SetDir::newest(args.cache_root)?;
+        (set.read_manifest()?.0.key, Some(set))
+    };
+    let depth = if deep { Depth::Deep } else { Depth::Shallow };
+    let report = with_options(ui, args, |options| {
+        b70_packset::stage_validate(key, source.as_ref(), &Xe2DpasV2::new(), depth, options)
+    })?;
+    finish(ui, &report)
+}
+
+fn with_options(
+    ui: &Ui,
+    args: &StageArgs<'_>,
+    run: impl FnOnce(&StageOptions<'_>) -> Result<StageReport, b70_packset::PackError>,
+) -> Result<StageReport, CliError> {
+    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let bar = ui.progress("staged", 0);
+    let count = |bytes| bar.add(bytes);
+    let report = run(&StageOptions {
+        ram_root: args.ram_root,
+        uid: context::uid()?,
+        min_free: args.min_free,
+        pool: &super::pool()?,
+        lock_timeout: Duration::from_secs(args.wait),
+        progress: Progress::new(&count).with_cancel(&cancel),
+    });
+    bar.finish();
+    Ok(report?)
+}
+
+fn finish(ui: &Ui, report: &StageReport) -> Result<Output, CliError> {
+    let code = if report.status == VerifyStatus::Ready { exit::OK } else { exit::CHECK_FAILED };
+    Output::new(report, text(ui, report), code)
+}
+
+fn text(ui: &Ui, report: &StageReport) -> String {
+    let word = match report.status {
+        VerifyStatus::Ready => ui.paint(Style::Good, "ready"),
+        VerifyStatus::Failed => ui.paint(Style::Bad, "FAILED"),
+    };
+    let outcome = match report.outcome {
+        StageOutcome::Staged => "staged",
+        StageOutcome::Reused => "found in place",
+        StageOutcome::Repaired => "replaced a damaged or stale stage",
+        StageOutcome::Validated => "validated",
+    };
+    let trust = match report.trust {
+        Some(StageTrust::Receipt) => "trusted by receipt, no payload read",
+        Some(StageTrust::Blake3) => "payloads proved by BLAKE3",
+        Some(StageTrust::Sha256) => "payloads proved by SHA-256",
+        None => "not admitted",
+    };
+    let mut text = format!(
+        "{word}: {outcome}; {trust}; {} tensors, {}, {}\n  {}\n  {} available beside the reserve\n",
+        report.tensor_count,
+        bytes_text(report.payload_size_bytes),
+        seconds_text(report.seconds),
+        report.stage.display(),
+        bytes_text(report.available_bytes)
+    );
+    for failure in &report.details {
+        text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, &failure.code), failure.detail));
+    }
+    for reason in &report.reasons {
+        text.push_str(&format!("  {} {reason}\n", ui.paint(Style::Warn, "note:")));
+    }
+    for extra in &report.extra {
+        text.push_str(&format!("  {} {} is named by no document\n", ui.paint(Style::Warn, "extra:"), extra.display()));
+    }
+    text
+}

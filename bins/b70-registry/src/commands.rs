@@ -1,0 +1,299 @@
+//! The commands.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use b70_admission::{
+    Artifact, Error, FingerprintReport, FingerprintRequest, HostRoots, Known, Listed, Progress, RegisterRequest,
+    Registry, RootKind, Sha256, default_root, open_source, refuse_in_git,
+};
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text};
+use b70_manifest::model_pack::ModelPackManifest;
+use b70_manifest::{EvidenceClass, NeverEligible};
+use serde::Serialize;
+
+use crate::RootArgs;
+
+/// The largest model-pack manifest that is read.
+const MAX_SPEC_BYTES: u64 = 16 << 20;
+
+pub(crate) struct Context<'a> {
+    ui: &'a Ui,
+    pool: rayon::ThreadPool,
+    interrupt: Arc<AtomicBool>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(ui: &'a Ui) -> Result<Self, CliError> {
+        let interrupt =
+            b70_cli::interrupt_flag().map_err(|e| CliError::usage("signals", format!("cannot watch signals: {e}")))?;
+        Ok(Self { ui, pool: b70_admission::pool(0)?, interrupt })
+    }
+
+    fn quietly(&self) -> Progress<'_> {
+        Progress::NONE.with_cancel(&self.interrupt)
+    }
+}
+
+/// What a document of this command says first.
+#[derive(Serialize)]
+struct Document<T> {
+    schema_version: u64,
+    evidence_class: EvidenceClass,
+    promotion_eligible: NeverEligible,
+    #[serde(flatten)]
+    body: T,
+}
+
+fn document<T: Serialize>(body: T) -> Document<T> {
+    Document {
+        schema_version: 1,
+        evidence_class: EvidenceClass::DevelopmentIterationOnly,
+        promotion_eligible: NeverEligible,
+        body,
+    }
+}
+
+fn root_path(args: &RootArgs) -> Result<PathBuf, CliError> {
+    let path = if let Some(path) = &args.registry_root {
+        path.clone()
+    } else {
+        let me = Path::new("/proc/self");
+        let uid = me.metadata().map(|m| m.uid()).map_err(|e| CliError::io(me, &e))?;
+        default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?.join("registry")
+    };
+    let path = std::path::absolute(&path).map_err(|e| CliError::io(&path, &e))?;
+    refuse_in_git(&path, args.allow_in_repo)?;
+    Ok(path)
+}
+
+fn open(args: &RootArgs) -> Result<Option<Registry>, CliError> {
+    match Registry::open(&root_path(args)?) {
+        Ok(registry) => Ok(Some(registry)),
+        Err(Error::Missing { .. }) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn open_for(args: &RootArgs, key: &Sha256) -> Result<Registry, CliError> {
+    if let Some(registry) = open(args)? {
+        return Ok(registry);
+    }
+    let (what, root) = (format!("the key {key}"), root_path(args)?);
+    Err(b70_admission::ArtifactError::NotThere { what, root }.into())
+}
+
+fn known<T: std::fmt::Display>(known: &Known<T>) -> String {
+    match known {
+        Known::Value(value) => value.to_string(),
+        Known::Absent => "absent".to_owned(),
+        Known::Unknown => "unknown".to_owned(),
+    }
+}
+
+pub(crate) fn fingerprint(
+    context: &Context<'_>,
+    runtime: &Path,
+    build: &Path,
+    binaries: &[String],
+    require_fit: bool,
+) -> Result<Output, CliError> {
+    let report = take(context, runtime, build, binaries)?;
+    let text = fingerprint_text(context, &report);
+    let code = if require_fit && !report.fit_for_pass_reuse { exit::CHECK_FAILED } else { exit::OK };
+    Output::new(&report, text, code)
+}
+
+fn take(
+    context: &Context<'_>,
+    runtime: &Path,
+    build: &Path,
+    binaries: &[String],
+) -> Result<FingerprintReport, CliError> {
+    let host = HostRoots::default();
+    let request = FingerprintRequest { binaries, ..FingerprintRequest::new(runtime, build, &host) };
+    Ok(b70_admission::fingerprint(&request, &context.pool, &context.quietly())?)
+}
+
+fn fingerprint_text(context: &Context<'_>, report: &FingerprintReport) -> String {
+    let f = &report.fingerprint;
+    let mut text = format!("{}\n", f.sha256);
+    let dirty = match &f.runtime.dirty {
+        Known::Value(true) => format!(", with changes {}", known(&f.runtime.dirty_patch_sha256)),
+        Known::Value(false) => ", unchanged".to_owned(),
+        other => format!(", changes {}", known(other)),
+    };
+    match f.runtime.tree_sha256 {
+        Some(tree) => text.push_str(&format!("source    files {tree} (no Git)\n")),
+        None => text.push_str(&format!("source    commit {}{dirty}\n", known(&f.runtime.commit))),
+    }
+    text.push_str(&format!("compiler  {} ({})\n", known(&f.compiler.version), known(&f.compiler.path)));
+    for (name, digest) in f.binaries.iter().chain(&f.libraries) {
+        text.push_str(&format!("{}  {name}\n", known(digest)));
+    }
+    let list = |list: &Known<Vec<String>>| list.value().map_or_else(|| known(&list_text(list)), |v| v.join(" "));
+    text.push_str(&format!("kernel    {}\ncards     {}\n", known(&f.host.kernel), list(&f.host.pci_ids)));
+    text.push_str(&if report.fit_for_pass_reuse {
+        format!("{}\n", context.ui.paint(Style::Good, "a recorded pass may stand for this build"))
+    } else {
+        let reasons = report.reasons.iter().map(|reason| format!("  {reason}\n")).collect::<Vec<_>>().concat();
+        format!("{}\n{reasons}", context.ui.paint(Style::Warn, "no recorded pass may stand for this build:"))
+    });
+    text
+}
+
+fn list_text(list: &Known<Vec<String>>) -> Known<String> {
+    match list {
+        Known::Value(values) => Known::Value(values.join(" ")),
+        Known::Absent => Known::Absent,
+        Known::Unknown => Known::Unknown,
+    }
+}
+
+/// What is registered.
+pub(crate) struct RegisterArgs<'a> {
+    pub(crate) artifact: &'a Path,
+    pub(crate) packer_revision: &'a str,
+    pub(crate) layout: &'a str,
+    pub(crate) kernel_abi: &'a str,
+    pub(crate) spec: Option<&'a Path>,
+    pub(crate) sha256: Option<Sha256>,
+    pub(crate) build: Option<(&'a Path, &'a Path)>,
+    pub(crate) wait: u64,
+}
+
+fn spec_digest(path: &Path) -> Result<Sha256, CliError> {
+    let file = open_source(path)?;
+    let len = file.metadata().map_err(|e| CliError::io(path, &e))?.len();
+    if len > MAX_SPEC_BYTES {
+        return Err(CliError::usage("spec", format!("{} has {len} bytes", path.display())).path(path));
+    }
+    let text = std::io::read_to_string(file).map_err(|e| CliError::io(path, &e))?;
+    let spec: ModelPackManifest = serde_json::from_str(&text).map_err(|e| {
+        let error = format!("{} is no model-pack manifest: {e}", path.display());
+        let error = if e.is_data() { CliError::check("spec", error) } else { CliError::usage("spec", error) };
+        error.path(path)
+    })?;
+    Ok(spec.source.sha256)
+}
+
+pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterArgs<'_>) -> Result<Output, CliError> {
+    let source_model_sha256 = match (args.sha256, args.spec) {
+        (Some(sha256), _) => sha256,
+        (None, Some(spec)) => spec_digest(spec)?,
+        (None, None) => return Err(CliError::usage("usage", "give --spec FILE or --sha256 HEX")),
+    };
+    let path = root_path(root)?;
+    let build = args.build.map(|(runtime, build)| take(context, runtime, build, &[])).transpose()?;
+    let bar = context.ui.progress("hash", 0);
+    let on_bytes = |bytes| bar.add(bytes);
+    let progress = Progress::new(&on_bytes).with_cancel(&context.interrupt);
+    let artifact = Artifact::read(args.artifact, &context.pool, &progress);
+    bar.finish();
+    let artifact = artifact?;
+    let registry = Registry::create(&path)?;
+    let registered = registry.register(
+        &RegisterRequest {
+            artifact: &artifact,
+            source_model_sha256,
+            packer_revision: args.packer_revision,
+            layout: args.layout,
+            kernel_abi: args.kernel_abi,
+            build_fingerprint_sha256: build.map(|report| report.fingerprint.sha256),
+        },
+        Duration::from_secs(args.wait),
+    )?;
+    let text = format!(
+        "{} {}\n  {}\n  {} file(s), {}; no loader is bound by this\n",
+        registered.key,
+        context.ui.paint(Style::Good, "admitted"),
+        registered.manifest.display(),
+        artifact.files.len(),
+        bytes_text(artifact.size_bytes)
+    );
+    Output::ok(&document(registered), text)
+}
+
+pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
+    let registry = open_for(root, key)?;
+    let verdict = registry.verify(key, &context.pool, &context.quietly())?;
+    let admitted = verdict.status == "admitted";
+    let style = if admitted { Style::Good } else { Style::Bad };
+    let mut text = format!(
+        "{key} {}: {} file(s), {} in {}\n",
+        context.ui.paint(style, verdict.status),
+        verdict.checked_files,
+        bytes_text(verdict.checked_bytes),
+        seconds_text(verdict.seconds)
+    );
+    for (what, names) in [("changed", &verdict.changed), ("missing", &verdict.missing), ("added", &verdict.added)] {
+        for name in names {
+            text.push_str(&format!("  {what}: {}\n", name.display()));
+        }
+    }
+    for fault in &verdict.record_faults {
+        text.push_str(&format!("  the record: {fault}\n"));
+    }
+    Output::new(&document(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
+}
+
+#[derive(Serialize)]
+struct ListBody {
+    records: Vec<Listed>,
+}
+
+pub(crate) fn list(context: &Context<'_>, root: &RootArgs) -> Result<Output, CliError> {
+    let records = match open(root)? {
+        Some(registry) => registry.list()?,
+        None => Vec::new(),
+    };
+    let mut text = String::new();
+    for listed in &records {
+        let Some(record) = &listed.record else {
+            text.push_str(&format!("{}  {}\n", listed.key, listed.fault.as_deref().unwrap_or("no record")));
+            continue;
+        };
+        let state = match (&listed.fault, listed.artifact_present) {
+            (Some(fault), _) => context.ui.paint(Style::Bad, fault),
+            (None, false) => context.ui.paint(Style::Warn, "artifact gone"),
+            (None, true) => "present, not verified here".to_owned(),
+        };
+        text.push_str(&format!(
+            "{}  {}  {}  {}  {state}\n",
+            listed.key,
+            record.layout,
+            bytes_text(record.artifact.size_bytes),
+            record.artifact.path
+        ));
+    }
+    if records.is_empty() {
+        text.push_str("the registry is empty\n");
+    }
+    Output::ok(&document(ListBody { records }), text)
+}
+
+pub(crate) fn show(root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
+    let record = open_for(root, key)?.show(key)?;
+    let text = serde_json::to_string_pretty(&record)
+        .map_err(|e| CliError::usage("internal", format!("the record cannot be written: {e}")))?;
+    Output::ok(&record, text)
+}
+
+pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
+    let Some(registry) = open(root)? else {
+        let plan = b70_admission::GcPlan { plan: Vec::new(), kept: 0, executed: execute };
+        return Output::ok(&document(plan), "the registry is empty\n");
+    };
+    let plan = if execute { registry.gc()? } else { registry.plan_gc()? };
+    let verb = if plan.executed { "removed" } else { "would remove" };
+    let mut text =
+        plan.plan.iter().map(|r| format!("{verb} {}: {}\n", r.path.display(), r.reason)).collect::<Vec<_>>().concat();
+    text.push_str(&format!("{} record(s) stay\n", plan.kept));
+    if !plan.executed && !plan.plan.is_empty() {
+        text.push_str("nothing was removed: add --execute\n");
+    }
+    Output::ok(&document(plan), text)
+}

@@ -1,0 +1,12 @@
+//! Safe paths: a strict grammar for names that come from documents, and directory handles beneath which they open.
+//!
+//! A name is data. It is checked twice: by [`RelPath`]'s grammar, and by the kernel, through `openat2` with
+//! `RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS`.
+
+mod name;
+mod root;
+
+pub use name::{NameFault, RelPath};
+pub use root::{Entry, EntryKind, Root, open_source};
+
+pub(crate) use root::{open_regular, read_bounded};

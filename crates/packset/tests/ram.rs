@@ -1,0 +1,122 @@
+//! The RAM stage through the library: a thousand random tamperings, none of which may be trusted.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use b70_admission::Progress;
+use b70_packset::{
+    Depth, Expectation, Lookup, SetDir, Stage, StageOptions, StageTrust, VerifyStatus, stage_ram, stage_validate,
+};
+use common::Lab;
+use common::models::STANDARD;
+
+/// splitmix64: the same tamperings each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// Changes one byte of a file in place and puts its times back.
+fn tamper(path: &Path, at: u64, numbers: &mut Numbers) {
+    let metadata = fs::metadata(path).expect("our file");
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("our file");
+    let file = fs::File::options().read(true).write(true).open(path).expect("our file");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("inside the file");
+    byte[0] ^= 1 << numbers.below(8);
+    file.write_all_at(&byte, at).expect("our file");
+    let times = fs::FileTimes::new()
+        .set_modified(metadata.modified().expect("a time"))
+        .set_accessed(UNIX_EPOCH + Duration::from_secs(1));
+    file.set_times(times).expect("our file");
+    fs::set_permissions(path, metadata.permissions()).expect("our file");
+}
+
+#[test]
+fn a_thousand_tamperings_and_not_one_is_trusted() {
+    let lab = Lab::with(&STANDARD);
+    let prepared = lab.prepare("cache", 1, None);
+    let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
+    let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
+    let pool = b70_admission::pool(2).expect("threads");
+    let options = StageOptions {
+        ram_root: ram.path(),
+        uid: rustix::process::geteuid().as_raw(),
+        min_free: 1 << 20,
+        pool: &pool,
+        lock_timeout: Duration::from_secs(60),
+        progress: Progress::NONE,
+    };
+    let staged = stage_ram(&set, &lab.layout, &options).expect("it can be staged");
+    let names: Vec<_> = fs::read_dir(staged.stage.join("tensors"))
+        .expect("a stage")
+        .map(|entry| entry.expect("a stage").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "bin"))
+        .collect();
+    let mut numbers = Numbers(20_261_129);
+    let (mut refused, mut by_receipt) = (0, 0);
+    for _ in 0..1000 {
+        let victim = &names[numbers.below(names.len() as u64) as usize];
+        let at = numbers.below(fs::metadata(victim).expect("our file").len());
+        let original = fs::read(victim).expect("our file");
+        tamper(victim, at, &mut numbers);
+        let report =
+            stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        by_receipt += u64::from(report.trust == Some(StageTrust::Receipt));
+        refused += u64::from(report.status == VerifyStatus::Failed);
+        // The bytes come back in place; the receipt stays void, and the next look re-proves them.
+        fs::set_permissions(victim, fs::Permissions::from_mode(0o644)).expect("our file");
+        fs::write(victim, original).expect("our file");
+        fs::set_permissions(victim, fs::Permissions::from_mode(0o444)).expect("our file");
+        let mended =
+            stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        assert_eq!((mended.status, mended.trust), (VerifyStatus::Ready, Some(StageTrust::Blake3)), "{mended:#?}");
+    }
+    println!("1000 tamperings with times restored: {refused} refused, {by_receipt} trusted by receipt");
+    assert_eq!((refused, by_receipt), (1000, 0));
+}
+
+#[test]
+fn a_consumer_takes_slices_from_a_stage() {
+    let lab = Lab::with(&STANDARD);
+    let prepared = lab.prepare("cache", 1, None);
+    let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
+    let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
+    let pool = b70_admission::pool(1).expect("threads");
+    let options = StageOptions {
+        ram_root: ram.path(),
+        uid: rustix::process::geteuid().as_raw(),
+        min_free: 1 << 20,
+        pool: &pool,
+        lock_timeout: Duration::from_secs(60),
+        progress: Progress::NONE,
+    };
+    let staged = stage_ram(&set, &lab.layout, &options).expect("it can be staged");
+    let stage = Stage::open(&staged.stage, &lab.layout, &Expectation::default()).expect("a stage is a set");
+    for entry in &stage.manifest().tensors {
+        let identity = &entry.identity;
+        let lookup = Lookup {
+            target_model_sha256: identity.target_model_sha256,
+            tensor_name: &identity.tensor_name,
+            tensor_shape: identity.tensor_shape,
+            tensor_type: &identity.tensor_type,
+            pack_layout_version: identity.pack_layout_version,
+            target_architecture: &identity.target_architecture,
+        };
+        let tensor = stage.tensor(&lookup).expect("the set's own fields");
+        assert_eq!(tensor.bytes().len() as u64, entry.payload.size_bytes);
+        tensor.verify().expect("the recorded digest");
+        stage.tensor(&Lookup { pack_layout_version: 3, ..lookup }).expect_err("another layout version");
+    }
+}
