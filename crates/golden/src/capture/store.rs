@@ -1,0 +1,81 @@
+//! Captures on disk.
+
+use std::path::{Path, PathBuf};
+
+use b70_admission::{EntryKind, Error as AdmissionError, Job, Progress, RelPath, Root, Source, What, hash_file};
+
+use super::Capture;
+use crate::error::GoldenError;
+
+/// Folder of captures below the artifact root.
+pub(super) const CAPTURES: &str = "captures";
+/// The metadata within a capture's folder.
+pub(super) const DOCUMENT: &str = "capture.json";
+/// The tensor's bytes within a capture's folder.
+pub(super) const TENSOR: &str = "tensor.bin";
+
+/// A capture that was found: sound, or the reason why it does not count.
+#[derive(Debug)]
+pub struct Found {
+    /// Its folder.
+    pub path: PathBuf,
+    /// The capture, or what is wrong with it.
+    pub capture: Result<Capture, String>,
+}
+
+/// Every capture of a case, its bytes rehashed.
+///
+/// # Errors
+/// The folder cannot be listed. No folder means no captures.
+pub fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
+    let folder = match Root::open(root.join(CAPTURES).join(case)) {
+        Ok(folder) => folder,
+        Err(AdmissionError::Missing { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut found = Vec::new();
+    for entry in folder.list()? {
+        let is_temporary = entry.name.as_bytes().starts_with(b".");
+        if entry.kind != EntryKind::Directory || is_temporary {
+            continue;
+        }
+        let there = folder.dir(&entry.name)?;
+        let capture = read_capture(&there).and_then(|capture| {
+            let id = b70_manifest::canonical_sha256(&capture).map_err(|e| e.to_string())?;
+            let named = entry.name.as_str().unwrap_or_default();
+            if capture.case != case {
+                Err(format!("it is of case {:?}", capture.case))
+            } else if named != id.to_string() {
+                Err(format!("its metadata has the id {id}"))
+            } else {
+                Ok(capture)
+            }
+        });
+        found.push(Found { path: there.path().to_path_buf(), capture });
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// Reads a capture back: document sound, bytes as it says.
+pub(super) fn read_capture(folder: &Root) -> Result<Capture, String> {
+    let name = |text: &str| RelPath::new(text).map_err(|e| e.to_string());
+    let bytes = folder.read(&name(DOCUMENT)?, 4 << 20).map_err(|e| e.to_string())?;
+    let capture: Capture = serde_json::from_slice(&bytes).map_err(|e| format!("{DOCUMENT}: {e}"))?;
+    let faults = capture.faults();
+    if !faults.is_empty() {
+        return Err(format!("{DOCUMENT}: {}", faults.join("; ")));
+    }
+    let tensor = name(TENSOR)?;
+    let size = capture.tensor.dtype.bytes(&capture.tensor.shape);
+    let job = Job { source: Source::Beneath(folder, &tensor), size };
+    let found = hash_file(job, What::Sha256, &Progress::NONE).map_err(|e| e.to_string())?;
+    match found.sha256 {
+        Some(sha256) if sha256 == capture.tensor.sha256 => Ok(capture),
+        other => Err(format!(
+            "{TENSOR} has SHA-256 {}, expected {}",
+            other.map_or("none".to_owned(), |d| d.to_string()),
+            capture.tensor.sha256
+        )),
+    }
+}

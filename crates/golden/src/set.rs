@@ -1,0 +1,421 @@
+//! A set as a folder: publish it, verify it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use b70_admission::{
+    DirOutcome, Error as AdmissionError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
+    hash_many, open_or_create, publish_bytes,
+};
+use b70_manifest::EvidenceClass;
+use b70_manifest::document::read_text;
+use b70_manifest::golden::{GoldenCase, GoldenRule, GoldenSet, GoldenTensor};
+use rayon::prelude::*;
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::{Map, json};
+
+use crate::error::GoldenError;
+use crate::generate::{PACKED, SetParameters, WEIGHTS, expected_name, generate, input_name};
+
+/// Folder of the set below the artifact root.
+pub const SET_NAME: &str = "mmvq-q4_0-q8_1-v1";
+/// Name of the set's manifest.
+pub const MANIFEST: &str = "manifest.json";
+/// Format of the manifest.
+pub const SET_FORMAT: &str = "qwen27-mmvp-q4_0-q8_1-golden-v1";
+/// Name of the C header that travels with every set.
+pub const HEADER_NAME: &str = "b70_golden.h";
+/// The C header: documents each file and reads it, so that a kernel can be tested from the folder alone.
+pub const HEADER: &str = include_str!("../bundle/b70_golden.h");
+
+/// The largest manifest that is read.
+const MAX_MANIFEST: u64 = 4 << 20;
+
+/// What else a manifest records, and what may be replaced.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PrepareOptions {
+    /// SHA-256 of the model whose shapes the set stands for.
+    pub source_model_sha256: Option<Sha256>,
+    /// Fingerprint of the build the set is made for.
+    pub build_fingerprint_sha256: Option<Sha256>,
+    /// Replace a sound set of other parameters.
+    pub replace: bool,
+}
+
+/// How a prepare ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrepareStatus {
+    /// The set is new.
+    Created,
+    /// The set was there, every byte of it, and was kept.
+    Kept,
+    /// What was there was damaged or another set, and has been replaced.
+    Replaced,
+}
+
+/// One tensor of a report.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct TensorReport {
+    /// Name of its file.
+    pub name: String,
+    /// SHA-256 of its bytes.
+    pub sha256: Sha256,
+    /// Size in bytes.
+    pub size_bytes: u64,
+}
+
+/// What `prepare` did.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(title = "Golden prepare")]
+pub struct PrepareReport {
+    /// Version of this document, 1.
+    pub schema_version: u64,
+    /// Always `synthetic-kernel-contract-diagnostic-only`.
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: bool,
+    /// How it ended.
+    pub status: PrepareStatus,
+    /// Why what was there was replaced.
+    pub replaced_because: Option<String>,
+    /// The set's manifest.
+    pub manifest: PathBuf,
+    /// SHA-256 of the manifest.
+    pub manifest_sha256: Sha256,
+    /// Every tensor.
+    pub tensors: Vec<TensorReport>,
+    /// Seconds spent making numbers.
+    pub generate_seconds: f64,
+    /// Seconds in all.
+    pub seconds: f64,
+}
+
+/// What `verify` found.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(title = "Golden verify")]
+pub struct SetCheck {
+    /// Version of this document, 1.
+    pub schema_version: u64,
+    /// Always `synthetic-kernel-contract-diagnostic-only`.
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: bool,
+    /// `valid` or `failed`.
+    pub status: String,
+    /// The set's manifest.
+    pub manifest: PathBuf,
+    /// SHA-256 of the manifest.
+    pub manifest_sha256: Sha256,
+    /// Whether the tensors were also made again from the manifest's parameters and compared.
+    pub recomputed: bool,
+    /// Tensors that are what the manifest says.
+    pub tensors: Vec<TensorReport>,
+    /// Every fault, each naming its tensor.
+    pub failures: Vec<String>,
+    /// Seconds it took.
+    pub seconds: f64,
+}
+
+impl SetCheck {
+    /// Whether the set may be used.
+    pub fn is_valid(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+fn name(text: &str) -> Result<RelPath, GoldenError> {
+    Ok(RelPath::new(text)?)
+}
+
+/// Makes a set and publishes it as `<root>/mmvq-q4_0-q8_1-v1`, whole or not at all. A set of the same parameters whose
+/// every byte is right is kept; a damaged one is replaced; a sound one of other parameters only if told so.
+///
+/// # Errors
+/// [`GoldenError::Parameter`], [`GoldenError::OtherSet`], or a refusal of the file system.
+pub fn prepare(
+    root: &Path,
+    parameters: &SetParameters,
+    options: &PrepareOptions,
+    pool: &rayon::ThreadPool,
+) -> Result<PrepareReport, GoldenError> {
+    let started = Instant::now();
+    parameters.check()?;
+    let root = open_or_create(root, 0o755)?;
+    // Looked at first, so that a set that is there costs one reading; asked again at the publish.
+    let mut because = match incumbent(&root, parameters, options, pool)? {
+        Incumbent::None => None,
+        Incumbent::Same(check) => {
+            return Ok(PrepareReport {
+                schema_version: 1,
+                evidence_class: EvidenceClass::SyntheticKernelContractDiagnosticOnly,
+                promotion_eligible: false,
+                status: PrepareStatus::Kept,
+                replaced_because: None,
+                manifest: check.manifest,
+                manifest_sha256: check.manifest_sha256,
+                tensors: check.tensors,
+                generate_seconds: 0.0,
+                seconds: started.elapsed().as_secs_f64(),
+            });
+        }
+        Incumbent::Replace(why) => Some(why),
+    };
+    let tensors = generate(parameters, pool)?;
+    let generate_seconds = started.elapsed().as_secs_f64();
+    let staging = StagingDir::create(&root)?;
+    let published: Vec<Result<TensorReport, GoldenError>> = pool.install(|| {
+        tensors
+            .par_iter()
+            .map(|tensor| {
+                let made = publish_bytes(staging.root(), &name(&tensor.name)?, &tensor.bytes, 0o444, OnExisting::Fail)?;
+                let size_bytes = made.content.size;
+                Ok(TensorReport { name: tensor.name.clone(), sha256: made.content.sha256, size_bytes })
+            })
+            .collect()
+    });
+    let published = published.into_iter().collect::<Result<Vec<_>, _>>()?;
+    publish_bytes(staging.root(), &name(HEADER_NAME)?, HEADER.as_bytes(), 0o444, OnExisting::Fail)?;
+    let document = manifest(parameters, options, &published);
+    let mut text = serde_json::to_vec_pretty(&document).map_err(|e| AdmissionError::Io {
+        action: "write as JSON",
+        path: PathBuf::from(MANIFEST),
+        source: e.into(),
+    })?;
+    text.push(b'\n');
+    let manifest_sha256 = Sha256::of(&text);
+    publish_bytes(staging.root(), &name(MANIFEST)?, &text, 0o444, OnExisting::Fail)?;
+    // The publish holds the final word on what has the name by then.
+    let mut refusal = None;
+    let outcome = staging.commit(&name(SET_NAME)?, 0o755, |_| match incumbent(&root, parameters, options, pool) {
+        Ok(Incumbent::Same(_)) => Ok(None),
+        Ok(Incumbent::Replace(why)) => Ok(Some(why)),
+        Ok(Incumbent::None) => Ok(Some("it vanished while it was looked at".to_owned())),
+        Err(GoldenError::Admission(error)) => Err(error),
+        Err(other) => {
+            refusal = Some(other);
+            Err(AdmissionError::Cancelled)
+        }
+    });
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    let (status, folder) = match outcome? {
+        DirOutcome::Created(folder) => (PrepareStatus::Created, folder),
+        DirOutcome::Kept(folder) => (PrepareStatus::Kept, folder),
+        DirOutcome::Repaired(folder, why) => {
+            because = Some(why);
+            (PrepareStatus::Replaced, folder)
+        }
+    };
+    Ok(PrepareReport {
+        schema_version: 1,
+        evidence_class: EvidenceClass::SyntheticKernelContractDiagnosticOnly,
+        promotion_eligible: false,
+        status,
+        replaced_because: because,
+        manifest: folder.join(&name(MANIFEST)?),
+        manifest_sha256,
+        tensors: published,
+        generate_seconds,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+enum Incumbent {
+    None,
+    Same(SetCheck),
+    Replace(String),
+}
+
+fn incumbent(
+    root: &Root,
+    parameters: &SetParameters,
+    options: &PrepareOptions,
+    pool: &rayon::ThreadPool,
+) -> Result<Incumbent, GoldenError> {
+    let folder = match root.dir(&name(SET_NAME)?) {
+        Ok(folder) => folder,
+        Err(AdmissionError::Missing { .. }) => return Ok(Incumbent::None),
+        Err(error) => return Err(error.into()),
+    };
+    let (document, check) = match check(&folder, false, pool) {
+        Ok(found) => found,
+        Err(GoldenError::Admission(AdmissionError::Missing { path })) => {
+            return Ok(Incumbent::Replace(format!("{} is missing", path.display())));
+        }
+        Err(error @ (GoldenError::Document(_) | GoldenError::BadSet { .. })) => {
+            return Ok(Incumbent::Replace(error.to_string()));
+        }
+        Err(error) => return Err(error),
+    };
+    if !check.is_valid() {
+        return Ok(Incumbent::Replace(check.failures.join("; ")));
+    }
+    let found = parameters_of(&document);
+    let digest = |digest: Option<Sha256>| digest.map_or("none".to_owned(), |d| d.to_string());
+    let widths = |widths: &[u64]| widths.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let different = [
+        ("k", found.k.to_string(), parameters.k.to_string()),
+        ("n", found.n.to_string(), parameters.n.to_string()),
+        ("seed", found.seed.to_string(), parameters.seed.to_string()),
+        ("rule", found.rule.to_string(), parameters.rule.to_string()),
+        ("list of widths", widths(&found.widths), widths(&parameters.widths)),
+        ("choice of packed weights", found.packed.to_string(), parameters.packed.to_string()),
+        ("source model", digest(document.source_model_sha256), digest(options.source_model_sha256)),
+        ("build fingerprint", digest(document.build_fingerprint_sha256), digest(options.build_fingerprint_sha256)),
+    ]
+    .into_iter()
+    .find(|(_, found, expected)| found != expected);
+    match different {
+        None => Ok(Incumbent::Same(check)),
+        Some((what, found, expected)) if options.replace => {
+            Ok(Incumbent::Replace(format!("{what} was {found}, now {expected}")))
+        }
+        Some((what, found, expected)) => {
+            Err(GoldenError::OtherSet { path: folder.path().to_path_buf(), what, found, expected })
+        }
+    }
+}
+
+fn manifest(parameters: &SetParameters, options: &PrepareOptions, published: &[TensorReport]) -> GoldenSet {
+    let case = |&m: &u64| GoldenCase {
+        m,
+        weights: WEIGHTS.to_owned(),
+        input: input_name(m),
+        expected: expected_name(m),
+        extra: Map::new(),
+    };
+    let tensors: BTreeMap<String, GoldenTensor> = parameters
+        .files()
+        .into_iter()
+        .zip(published)
+        .map(|((name, dtype, shape, size_bytes), published)| {
+            let tensor = GoldenTensor {
+                sha256: published.sha256,
+                size_bytes,
+                shape: shape.to_vec(),
+                dtype: dtype.to_owned(),
+                extra: Map::new(),
+            };
+            (name, tensor)
+        })
+        .collect();
+    let mut extra = Map::new();
+    extra.insert("header".to_owned(), json!({ "file": HEADER_NAME, "sha256": Sha256::of(HEADER.as_bytes()) }));
+    GoldenSet {
+        schema_version: 1,
+        format: SET_FORMAT.to_owned(),
+        evidence_class: EvidenceClass::SyntheticKernelContractDiagnosticOnly,
+        promotion_eligible: b70_manifest::NeverEligible,
+        rule: Some(parameters.rule),
+        seed: parameters.seed,
+        k: parameters.k,
+        n: parameters.n,
+        required_widths: parameters.widths.clone(),
+        cases: parameters.widths.iter().map(case).collect(),
+        tensors,
+        source_model_sha256: options.source_model_sha256,
+        build_fingerprint_sha256: options.build_fingerprint_sha256,
+        // No time: the same parameters give the same manifest, byte for byte, on every machine.
+        created_unix: None,
+        created_utc: None,
+        extra,
+    }
+}
+
+fn parameters_of(document: &GoldenSet) -> SetParameters {
+    SetParameters {
+        k: document.k,
+        n: document.n,
+        seed: document.seed,
+        widths: document.required_widths.clone(),
+        rule: document.rule.unwrap_or(GoldenRule::Contract),
+        packed: document.tensors.contains_key(PACKED),
+    }
+}
+
+/// Verifies the set `<root>/mmvq-q4_0-q8_1-v1`: the manifest's form, that it lists exactly the files its parameters ask
+/// for, and the SHA-256 of each. With `recompute` the tensors are also made again and compared, so that a manifest
+/// rewritten together with its files is found, too.
+///
+/// # Errors
+/// No set, or a manifest that is not one. Faults of the set are in [`SetCheck::failures`].
+pub fn verify(root: &Path, recompute: bool, pool: &rayon::ThreadPool) -> Result<SetCheck, GoldenError> {
+    let folder = Root::open(root)?.dir(&name(SET_NAME)?)?;
+    check(&folder, recompute, pool).map(|(_, check)| check)
+}
+
+fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(GoldenSet, SetCheck), GoldenError> {
+    let started = Instant::now();
+    let manifest_name = name(MANIFEST)?;
+    let path = folder.join(&manifest_name);
+    let bytes = folder.read(&manifest_name, MAX_MANIFEST)?;
+    let document: GoldenSet = read_text(&path, &String::from_utf8_lossy(&bytes))?;
+    let parameters = parameters_of(&document);
+    let mut failures = Vec::new();
+    parameters.check().map_err(|error| GoldenError::BadSet { path: path.clone(), faults: vec![error.to_string()] })?;
+    let files = parameters.files();
+    for unknown in document.tensors.keys().filter(|tensor| files.iter().all(|(name, ..)| name != *tensor)) {
+        failures.push(format!("{unknown}: the manifest lists it, but a set of these parameters has no such tensor"));
+    }
+    let cases: Vec<GoldenCase> = manifest(&parameters, &PrepareOptions::default(), &[]).cases;
+    let bare = |case: &GoldenCase| GoldenCase { extra: Map::new(), ..case.clone() };
+    if document.cases.iter().map(bare).ne(cases) {
+        failures.push("cases: the manifest must have one case for each required width, in order".to_owned());
+    }
+    let mut listed = Vec::new();
+    for (file, dtype, shape, size) in files {
+        match document.tensors.get(&file) {
+            None => failures.push(format!("{file}: missing from the manifest")),
+            Some(tensor) if tensor.shape != shape || tensor.dtype != dtype || tensor.size_bytes != size => {
+                failures.push(format!(
+                    "{file}: the manifest says {} {:?} of {} bytes, expected {dtype} {shape:?} of {size} bytes",
+                    tensor.dtype, tensor.shape, tensor.size_bytes
+                ));
+            }
+            Some(tensor) => listed.push((name(&file)?, file, size, tensor.sha256)),
+        }
+    }
+    let jobs: Vec<Job<'_>> = listed
+        .iter()
+        .map(|(name, _, size, _)| Job { source: Source::Beneath(folder, name), size: Some(*size) })
+        .collect();
+    let digests = hash_many(&jobs, What::Sha256, pool, &Progress::NONE);
+    let mut tensors = Vec::new();
+    for ((_, file, size_bytes, expected), digest) in listed.into_iter().zip(digests) {
+        match digest.map(|digest| digest.sha256) {
+            Ok(Some(sha256)) if sha256 == expected => tensors.push(TensorReport { name: file, sha256, size_bytes }),
+            Ok(found) => {
+                let found = found.map_or_else(|| "nothing".to_owned(), |found| found.to_string());
+                failures.push(format!("{file}: SHA-256 is {found}, expected {expected}"));
+            }
+            Err(error) => failures.push(format!("{file}: {error}")),
+        }
+    }
+    if recompute && failures.is_empty() {
+        let made = generate(&parameters, pool)?;
+        for (tensor, listed) in made.iter().zip(&tensors) {
+            let expected = Sha256::of(&tensor.bytes);
+            if expected != listed.sha256 {
+                let found = listed.sha256;
+                failures.push(format!("{}: its parameters give SHA-256 {expected}, the set has {found}", tensor.name));
+            }
+        }
+    }
+    let check = SetCheck {
+        schema_version: 1,
+        evidence_class: EvidenceClass::SyntheticKernelContractDiagnosticOnly,
+        promotion_eligible: false,
+        status: if failures.is_empty() { "valid" } else { "failed" }.to_owned(),
+        manifest: path,
+        manifest_sha256: Sha256::of(&bytes),
+        recomputed: recompute,
+        tensors,
+        failures,
+        seconds: started.elapsed().as_secs_f64(),
+    };
+    Ok((document, check))
+}
