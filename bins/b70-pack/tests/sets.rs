@@ -9,7 +9,7 @@ use std::process::Command;
 
 use b70_manifest::Sha256Hex;
 use common::models::{MINI_NAMES, STANDARD, mini_plan, tensor_bytes, write_json, write_model};
-use common::{Lab, edit, ends, fixtures, flip, overwrite, payload, run, sha256_of, string, text, walk};
+use common::{Lab, edit, ends, fixtures, flip, overwrite, payload, run, sets, sha256_of, string, text, walk};
 use serde_json::{Value, json};
 
 fn counts(prepared: &Value) -> [u64; 3] {
@@ -31,18 +31,18 @@ fn a_second_prepare_reuses_everything_and_changes_nothing() {
     assert_eq!(first["vouched_by"], "argument");
     assert_eq!(first["hash_validated"], true);
     assert_eq!(first["payload_size_bytes"], 4 * 64 * 32 * 18 / 32);
-    let before = walk(&lab.root);
+    let before = sets(&lab.root);
     for more in [&[][..], &["--rehash"], &["--jobs", "1"], &["--kernel", "scalar"]] {
         let again = lab.pack("prepare", &[&lab.mini()[..], more].concat()).exits(0).json();
         assert_eq!(counts(&again), [0, 4, 0]);
         assert_eq!(again["repaired"], json!([]));
         assert_eq!(again["repaired_documents"], json!([]));
-        assert_eq!(walk(&lab.root), before);
+        assert_eq!(sets(&lab.root), before);
     }
     for more in [&[][..], &["--deep"], &["--against", text(&lab.model)], &["--set-key", &lab.set_key(), "--deep"]] {
         assert!(lab.verify(more).is_empty());
     }
-    assert_eq!(walk(&lab.root), before, "verify is read-only");
+    assert_eq!(sets(&lab.root), before, "verify is read-only");
 }
 
 #[test]

@@ -49,14 +49,16 @@ impl Progress {
 
     /// Removes the bar; without a terminal, writes one line about the whole.
     pub fn finish(&self) {
+        // Finishing moves the position to the total, whatever was counted.
+        let counted = self.bar.position();
         self.bar.finish_and_clear();
-        if self.line_at_end && self.bar.position() > 0 {
+        if self.line_at_end && counted > 0 {
             let seconds = self.started.elapsed().as_secs_f64();
             let _ = writeln!(
                 std::io::stderr().lock(),
                 "{}: {} in {}",
                 self.label,
-                bytes_text(self.bar.position()),
+                bytes_text(counted),
                 seconds_text(seconds)
             );
         }

@@ -165,6 +165,9 @@ pub fn prepare_in(
         ModelHash::Unknown => (gate.compute(model, None, || prover.prove())?, "nothing".to_owned()),
     };
     let cache = open_or_create(options.cache_root, 0o755)?;
+    if let Ok(receipts) = cache.dir(&rel(RECEIPTS_DIR)) {
+        sweep_orphans(&receipts)?;
+    }
     let mut run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
     run.prover = Some(&prover);
     run.worker_set = worker_set_bytes.unwrap_or(run.worker_set);

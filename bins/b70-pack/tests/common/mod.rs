@@ -190,8 +190,18 @@ impl Lab {
 
     /// Every file below the cache root, links not followed, lock files left out.
     pub fn files(&self) -> Vec<String> {
-        walk(&self.root).into_keys().filter(|name| !name.starts_with(".locks")).collect()
+        walk(&self.root).into_keys().filter(|name| !bookkeeping(name)).collect()
     }
+}
+
+/// What a cache root holds beside its sets: lock files, and receipts of source models.
+fn bookkeeping(name: &str) -> bool {
+    name.starts_with(".locks/") || name.starts_with(".receipts/")
+}
+
+/// The sets below a cache root, with their bytes.
+pub fn sets(root: &Path) -> BTreeMap<String, Vec<u8>> {
+    walk(root).into_iter().filter(|(name, _)| !bookkeeping(name)).collect()
 }
 
 /// A path as an argument.
