@@ -212,7 +212,7 @@ pub struct KernelArgs {
 /// Where stages live.
 #[derive(Debug, Args)]
 pub struct RamArgs {
-    /// Folder of RAM stages [default: /dev/shm/b70kit-<uid>].
+    /// Folder of RAM stages [default: /dev/shm/b70kit-UID].
     #[arg(long, value_name = "DIR", env = "B70_RAM_ROOT")]
     ram_root: Option<PathBuf>,
     /// Seconds to wait for another staging of the same set.
