@@ -4,12 +4,14 @@
 mod error;
 mod flags;
 mod graph;
+mod init;
 mod identity;
 mod lane;
 mod launcher;
 mod liveness;
 mod logs;
 mod plan;
+mod render;
 mod resolve;
 mod start;
 mod status;
@@ -39,4 +41,8 @@ pub use crate::{
     status::StatusOptions,
     stop::StopOptions,
     supervisor::Supervisor,
+};
+pub use crate::{
+    init::{FIRST_PORT, InitOptions, assign, starter, write_new},
+    render::{RenderFormat, Rendered, UnitOptions, render},
 };

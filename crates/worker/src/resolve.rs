@@ -9,7 +9,7 @@ use b70_manifest::{
     workers::{DRAFT_MODEL_HOLE, Profile, SpecType, Worker},
 };
 use b70_packset::{Depth, Layout, StageOptions, VerifyStatus, stage_validate};
-use b70_procguard::{PciAddress, pin_to_card};
+use b70_procguard::pin_to_card;
 use serde::Serialize;
 use serde_json::Map;
 
@@ -348,9 +348,4 @@ fn pack_stage(lane: &Lane, profile: &Profile, options: &ResolveOptions<'_>) -> O
         Err(error) => choice.reason = format!("left out: {error}"),
     }
     Some(choice)
-}
-
-/// The variables a server of this card must carry, for the guards that look at processes.
-pub(crate) fn pinned_address(cards: &CardMap, worker: &Worker) -> Option<PciAddress> {
-    cards.resolve(worker.gpu).ok()
 }
