@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::Path, process, time::Duration};
 use b70_cli::{CliError, Output, Style, Ui, exit};
 use b70_client::ApiKey;
 use b70_procguard::{
-    CardRef, Cards, CheckStatus, DoctorReport, Evidence, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions,
-    Verdict, pin_to_card, record, redact_arguments,
+    CardRef, Cards, CheckStatus, DoctorReport, Evidence, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
+    UsageOptions, Verdict, pin_to_card, record, redact_arguments,
 };
 use b70_worker::{ProbeOptions, local_listener, probe};
 
@@ -92,7 +92,8 @@ fn probe_server(
         Some(path) => Some(std::fs::read_to_string(path).map_err(|e| CliError::io(path, &e))?),
         None => std::env::var("B70_API_KEY").ok().filter(|key| !key.is_empty()),
     };
-    let api_key = key.map(|key| ApiKey::new(&key)).transpose().map_err(|e| CliError::usage("api-key", e.to_string()))?;
+    let api_key =
+        key.map(|key| ApiKey::new(&key)).transpose().map_err(|e| CliError::usage("api-key", e.to_string()))?;
     let cards = scan(host)?;
     let pid = local_listener(host, url);
     let card = match gpu {

@@ -61,7 +61,10 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
     let names = &args.workers;
     let only_here = |execute: bool| {
         if execute && !host.is_real() {
-            return Err(CliError::usage("usage", "--execute acts on this machine; --host-root cannot be given with it"));
+            return Err(CliError::usage(
+                "usage",
+                "--execute acts on this machine; --host-root cannot be given with it",
+            ));
         }
         Ok(())
     };
@@ -69,7 +72,10 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
     let signaller = Signaller::new();
     match command {
         Command::Status { probe, deadline, key } => {
-            let options = StatusOptions { probe: if probe { Some(seconds("--deadline", deadline)?) } else { None }, api_key: api_key(&key)? };
+            let options = StatusOptions {
+                probe: if probe { Some(seconds("--deadline", deadline)?) } else { None },
+                api_key: api_key(&key)?,
+            };
             let status = supervisor.status(names, &options)?;
             Output::ok(&status, text::status(ui, &status))
         }
@@ -173,7 +179,10 @@ fn logs(ui: &Ui, args: &LaneArgs, name: &str, follow: bool, lines: usize) -> Res
     let log = lane.paths(lane.worker(name)?).log;
     let end = log_tail(&log, lines, 4 << 20)?;
     if !follow {
-        return Output::ok(&serde_json::json!({ "schema_version": 1, "worker": name, "log": log, "text": end }), end.clone());
+        return Output::ok(
+            &serde_json::json!({ "schema_version": 1, "worker": name, "log": log, "text": end }),
+            end.clone(),
+        );
     }
     if ui.json() {
         return Err(CliError::usage("usage", "--follow prints lines as they come and cannot be one JSON document"));
@@ -200,7 +209,9 @@ fn logs(ui: &Ui, args: &LaneArgs, name: &str, follow: bool, lines: usize) -> Res
 fn write_out(text: &str) -> Result<(), CliError> {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| CliError::io(Path::new("standard output"), &e))
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(|e| CliError::io(Path::new("standard output"), &e))
 }
 
 fn seconds(flag: &str, value: f64) -> Result<Duration, CliError> {
@@ -222,6 +233,7 @@ fn find_executable(name: PathBuf) -> PathBuf {
     if name.components().count() > 1 {
         return name;
     }
-    let found = std::env::var_os("PATH").and_then(|path| std::env::split_paths(&path).map(|d| d.join(&name)).find(|p| p.is_file()));
+    let found = std::env::var_os("PATH")
+        .and_then(|path| std::env::split_paths(&path).map(|d| d.join(&name)).find(|p| p.is_file()));
     found.unwrap_or(name)
 }

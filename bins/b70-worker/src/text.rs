@@ -30,8 +30,11 @@ pub(crate) fn plan(ui: &Ui, plan: &Plan) -> String {
             ActionKind::Sweep => "sweep",
             ActionKind::None => "nothing to do",
         };
-        let allowed =
-            if action.allowed { ui.paint(Style::Good, verb) } else { ui.paint(Style::Bad, &format!("{verb}: blocked")) };
+        let allowed = if action.allowed {
+            ui.paint(Style::Good, verb)
+        } else {
+            ui.paint(Style::Bad, &format!("{verb}: blocked"))
+        };
         let _ = writeln!(out, "{}  {allowed}", ui.paint(Style::Strong, &action.worker));
         for reason in &action.reasons {
             let _ = writeln!(out, "  {reason}");
@@ -53,7 +56,8 @@ pub(crate) fn plan(ui: &Ui, plan: &Plan) -> String {
         };
         let word = serde_json::to_value(result.outcome).ok().and_then(|v| v.as_str().map(str::to_owned));
         let pid = result.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));
-        let _ = writeln!(out, "{}{pid} {}: {}", result.worker, ui.paint(style, &word.unwrap_or_default()), result.detail);
+        let _ =
+            writeln!(out, "{}{pid} {}: {}", result.worker, ui.paint(style, &word.unwrap_or_default()), result.detail);
     }
     if !plan.executed && plan.allowed() && plan.plan.iter().any(|a| a.action != ActionKind::None) {
         let _ = writeln!(out, "dry run; --execute does it");
@@ -88,7 +92,12 @@ pub(crate) fn status(ui: &Ui, status: &WorkerStatus) -> String {
             }
         }
         if let Some(model) = text("model") {
-            let _ = writeln!(out, "  model {} ({})", model["path"].as_str().unwrap_or("?"), model["reason"].as_str().unwrap_or("?"));
+            let _ = writeln!(
+                out,
+                "  model {} ({})",
+                model["path"].as_str().unwrap_or("?"),
+                model["reason"].as_str().unwrap_or("?")
+            );
         }
         if let Some(state) = text("graph").and_then(|g| g["state"].as_str()).filter(|s| *s != "no-evidence") {
             let _ = writeln!(out, "  graphs: {state}");

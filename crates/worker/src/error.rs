@@ -1,6 +1,9 @@
 //! What keeps a worker from being planned, started or stopped.
 
-use std::{io, path::{Path, PathBuf}};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use b70_client::ClientError;
 use b70_manifest::{ErrorReport, Explain, document::DocumentError, exit};
@@ -100,7 +103,8 @@ impl Explain for WorkerError {
             Self::Client(error) => ErrorReport::new(error.code(), self.to_string()),
             Self::Unauthorized { .. } => ErrorReport::new("unauthorized", self.to_string()),
             Self::Proc(_) => ErrorReport::new("proc", self.to_string()),
-            Self::Blocked { .. } => ErrorReport::new("blocked", self.to_string()).hint("b70-worker validate; b70-worker start (without --execute) shows every reason"),
+            Self::Blocked { .. } => ErrorReport::new("blocked", self.to_string())
+                .hint("b70-worker validate; b70-worker start (without --execute) shows every reason"),
             Self::Usage(_) => ErrorReport::new("usage", self.to_string()),
         }
     }

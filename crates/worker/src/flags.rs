@@ -118,7 +118,9 @@ mod tests {
         text.push_str("-fa,   --flash-attn [on|off|auto]       set Flash Attention\n");
         text.push_str("--spec-draft-model, -md, --model-draft FNAME\n");
         text.push_str("                                        draft --inner model\n");
-        text.push_str("--draft, --draft-n, --draft-max N       the argument has been removed. use --spec-draft-n-max\n");
+        text.push_str(
+            "--draft, --draft-n, --draft-max N       the argument has been removed. use --spec-draft-n-max\n",
+        );
         for n in 0..20 {
             text.push_str(&format!("--option-{n} N                           text\n", n = (b'a' + n) as char));
         }
@@ -141,7 +143,9 @@ mod tests {
     fn refused_words_are_named_with_what_is_known() {
         let flags = ServerFlags::parse(&help()).unwrap();
         let words: Vec<String> =
-            ["--flash_attn", "on", "--no-mmap", "--option-b", "-1", "--draft-max", "3", "--help=x"].map(String::from).into();
+            ["--flash_attn", "on", "--no-mmap", "--option-b", "-1", "--draft-max", "3", "--help=x"]
+                .map(String::from)
+                .into();
         let refused = flags.refused(&words);
         assert_eq!(refused.iter().map(|(f, _)| f.as_str()).collect::<Vec<_>>(), ["--no-mmap", "--draft-max"]);
         assert!(refused[0].1.contains("--load-mode none") && refused[1].1.contains("removed"));

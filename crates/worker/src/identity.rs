@@ -8,10 +8,7 @@ use std::{
 
 use b70_admission::{Progress, RelPath, What, hash_file, open_or_create, replace_bytes};
 use b70_manifest::{
-    EvidenceClass, NeverEligible, Sha256Hex,
-    state::WorkerIdentity,
-    workers::Worker,
-    rfc3339_utc, unix_now,
+    EvidenceClass, NeverEligible, Sha256Hex, rfc3339_utc, state::WorkerIdentity, unix_now, workers::Worker,
 };
 use b70_procguard::{Host, PidState, ProcessIdentity, Session, redact_arguments, redact_variable};
 use serde_json::{Map, Value, json};

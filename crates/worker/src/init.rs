@@ -47,7 +47,14 @@ pub fn starter(options: &InitOptions) -> Result<Workers, WorkerError> {
             WorkerError::Usage(format!("there is no port for worker {n} after {}", options.first_port))
         })?;
         let role = if n == 0 { "control" } else { "candidate" };
-        workers.push(Worker { name: format!("gpu{n}"), gpu: *gpu, port, role: role.into(), profile: "control".into(), arm: None });
+        workers.push(Worker {
+            name: format!("gpu{n}"),
+            gpu: *gpu,
+            port,
+            role: role.into(),
+            profile: "control".into(),
+            arm: None,
+        });
     }
     let profile = Profile {
         spec_type: SpecType::None,
@@ -117,7 +124,10 @@ pub fn assign(lane: &Lane, profile: &str, workers: &[String], swap: bool) -> Res
     controls.sort_unstable();
     controls.dedup();
     let [control] = controls.as_slice() else {
-        return Err(WorkerError::Usage(format!("the other workers run several profiles ({}): there is no one control", controls.join(", "))));
+        return Err(WorkerError::Usage(format!(
+            "the other workers run several profiles ({}): there is no one control",
+            controls.join(", ")
+        )));
     };
     if *control == profile {
         return Err(WorkerError::Usage(format!("the other workers run {profile} already: nothing would be compared")));
@@ -144,8 +154,8 @@ pub fn write_new(path: &Path, document: &Workers) -> Result<(), WorkerError> {
     if path.symlink_metadata().is_ok() {
         return Err(exists());
     }
-    let mut text = serde_json::to_vec_pretty(document)
-        .map_err(|e| WorkerError::io(&path, "write", std::io::Error::other(e)))?;
+    let mut text =
+        serde_json::to_vec_pretty(document).map_err(|e| WorkerError::io(&path, "write", std::io::Error::other(e)))?;
     text.push(b'\n');
     publish_bytes(&Root::open(folder)?, &RelPath::new(name)?, &text, 0o644, OnExisting::Fail)?;
     Ok(())

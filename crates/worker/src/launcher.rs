@@ -18,9 +18,9 @@ impl LauncherScript {
     /// Does it name the variable, as a whole word?
     pub fn reads(&self, variable: &str) -> bool {
         let part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        self.text.match_indices(variable).any(|(at, _)| {
-            !self.text[..at].ends_with(part) && !self.text[at + variable.len()..].starts_with(part)
-        })
+        self.text
+            .match_indices(variable)
+            .any(|(at, _)| !self.text[..at].ends_with(part) && !self.text[at + variable.len()..].starts_with(part))
     }
 
     /// Does it write the log itself?

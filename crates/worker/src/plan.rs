@@ -333,13 +333,17 @@ impl Supervisor<'_> {
                 action.pid = Some(pid);
                 action.reasons.push(format!("pid {pid} is the process that was started"));
             }
-            PidState::Unverifiable(why) => action.block(format!("pid {pid} cannot be verified, so it is not signalled: {why}")),
+            PidState::Unverifiable(why) => {
+                action.block(format!("pid {pid} cannot be verified, so it is not signalled: {why}"))
+            }
             PidState::Reused => {
                 action.reasons.push(format!("pid {pid} is another process now: it is not signalled"));
                 self.leftovers(recorded, action)?;
             }
             PidState::Stale => {
-                action.reasons.push(format!("the machine was booted since; pid {pid} means nothing and is not signalled"));
+                action
+                    .reasons
+                    .push(format!("the machine was booted since; pid {pid} means nothing and is not signalled"));
             }
             PidState::Absent | PidState::Zombie => {
                 action.reasons.push(format!("pid {pid} has ended"));

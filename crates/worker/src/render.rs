@@ -54,10 +54,9 @@ pub fn render(
 ) -> Result<Vec<Rendered>, WorkerError> {
     match format {
         RenderFormat::Systemd => workers.iter().map(|worker| systemd(lane, worker, unit)).collect(),
-        RenderFormat::Shell => workers
-            .iter()
-            .map(|worker| Ok(shell(worker, &resolve(lane, worker, cards, options)?)))
-            .collect(),
+        RenderFormat::Shell => {
+            workers.iter().map(|worker| Ok(shell(worker, &resolve(lane, worker, cards, options)?))).collect()
+        }
         RenderFormat::Json => {
             let commands: Result<Vec<ResolvedCommand>, _> =
                 workers.iter().map(|worker| resolve(lane, worker, cards, options)).collect();
@@ -78,7 +77,11 @@ pub fn render(
 /// A word that a POSIX shell reads back unchanged.
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
-    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    if !text.is_empty() && text.chars().all(plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 fn shell(worker: &Worker, command: &ResolvedCommand) -> Rendered {
@@ -151,13 +154,21 @@ fn preset(lane: &Lane, worker: &Worker, command: &ResolvedCommand) -> String {
     let mut text = format!("\n[{}]\n", worker.name);
     let words: Vec<String> = if lane.document.launcher.is_some() {
         text.push_str("; this worker starts by a launcher script; these are its settings\n");
-        [("model", "MODEL"), ("alias", "MODEL_ALIAS"), ("ctx-size", "CTX_SIZE"), ("batch-size", "BATCH_SIZE"),
-         ("ubatch-size", "UBATCH_SIZE"), ("parallel", "N_PARALLEL"), ("flash-attn", "FLASH_ATTN"),
-         ("cache-type-k", "CACHE_TYPE_K"), ("cache-type-v", "CACHE_TYPE_V")]
-            .iter()
-            .filter_map(|(flag, name)| Some([format!("--{flag}"), command.variable(name)?.to_owned()]))
-            .flatten()
-            .collect()
+        [
+            ("model", "MODEL"),
+            ("alias", "MODEL_ALIAS"),
+            ("ctx-size", "CTX_SIZE"),
+            ("batch-size", "BATCH_SIZE"),
+            ("ubatch-size", "UBATCH_SIZE"),
+            ("parallel", "N_PARALLEL"),
+            ("flash-attn", "FLASH_ATTN"),
+            ("cache-type-k", "CACHE_TYPE_K"),
+            ("cache-type-v", "CACHE_TYPE_V"),
+        ]
+        .iter()
+        .filter_map(|(flag, name)| Some([format!("--{flag}"), command.variable(name)?.to_owned()]))
+        .flatten()
+        .collect()
     } else {
         command.argv[1..].to_vec()
     };

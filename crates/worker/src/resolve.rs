@@ -116,7 +116,9 @@ pub fn resolve(
         output: if own_log { paths.launcher_log.clone() } else { paths.log.clone() },
         card: cards.real(worker.gpu).map(crate::lane::document_address),
     };
-    command.unset.extend(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|n| is_hidden_setting(n)));
+    command
+        .unset
+        .extend(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|n| is_hidden_setting(n)));
     command.unset.sort();
     command.unset.dedup();
     for (name, value) in pinning.set {
@@ -211,8 +213,17 @@ fn server_arguments(
 /// The flags the kit writes itself, for a look at what the installed server accepts.
 pub(crate) fn own_flags(profile: &Profile) -> Vec<String> {
     let mut flags = vec![
-        "--host", "--port", "--model", "--alias", "--ctx-size", "--batch-size", "--ubatch-size", "--parallel",
-        "--flash-attn", "--cache-type-k", "--cache-type-v",
+        "--host",
+        "--port",
+        "--model",
+        "--alias",
+        "--ctx-size",
+        "--batch-size",
+        "--ubatch-size",
+        "--parallel",
+        "--flash-attn",
+        "--cache-type-k",
+        "--cache-type-v",
     ];
     if profile.spec_type != SpecType::None {
         flags.extend(["--spec-type", "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"]);

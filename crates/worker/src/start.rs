@@ -37,8 +37,7 @@ use crate::{
 /// Between two looks at a starting server.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A server that did not come up gets this long to end by itself.
-const CLEANUP: StopPolicy =
-    StopPolicy { term_wait: Duration::from_secs(15), kill_wait: Some(Duration::from_secs(10)) };
+const CLEANUP: StopPolicy = StopPolicy { term_wait: Duration::from_secs(15), kill_wait: Some(Duration::from_secs(10)) };
 
 /// How to start.
 pub struct StartOptions<'a> {
@@ -141,7 +140,10 @@ impl Supervisor<'_> {
         });
         let (Some(identity), Ok(process)) = (identity, verified) else {
             let status = exit.recv_timeout(Duration::from_secs(2)).map_or_else(|_| "at once".into(), |s| s.to_string());
-            return Err(blocked(worker, vec![format!("it ended as it started ({status}){}", log_end(&command.output))]));
+            return Err(blocked(
+                worker,
+                vec![format!("it ended as it started ({status}){}", log_end(&command.output))],
+            ));
         };
         let session = Session { leader: identity.clone(), token: Some(token.clone()) };
         let lease_path = lease.as_ref().map(|l| l.path().to_owned());
@@ -215,7 +217,9 @@ impl Supervisor<'_> {
                 let end = log_end(&server.log);
                 let left = server.clean_up(options.signaller)?;
                 let waited = options.wait.as_secs_f64();
-                return Ok(server.result(Outcome::Deadline, format!("not ready within {waited:.0} s ({last}); {left}{end}")));
+                return Ok(
+                    server.result(Outcome::Deadline, format!("not ready within {waited:.0} s ({last}); {left}{end}"))
+                );
             }
             thread::sleep(PAUSE);
         }
@@ -257,10 +261,15 @@ impl Supervisor<'_> {
         let others: Vec<String> =
             view.usage.cards.iter().filter(|c| c.pci != pci && holds(c.pci)).map(|c| c.pci.to_string()).collect();
         if !others.is_empty() {
-            return Ok(Confirmed::No(format!("it holds memory of {} too, and was asked onto {pci}", others.join(", "))));
+            return Ok(Confirmed::No(format!(
+                "it holds memory of {} too, and was asked onto {pci}",
+                others.join(", ")
+            )));
         }
         if !holds(pci) {
-            return Ok(Confirmed::No(format!("it answers and holds no memory of {pci}: the model is not on that card")));
+            return Ok(Confirmed::No(format!(
+                "it answers and holds no memory of {pci}: the model is not on that card"
+            )));
         }
         Ok(Confirmed::Yes(format!("{text}, with memory on {pci}")))
     }

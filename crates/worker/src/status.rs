@@ -66,7 +66,10 @@ impl Supervisor<'_> {
                 extra.insert("started_utc".into(), json!(recorded.identity.started_utc));
                 if let Some(log) = &recorded.identity.log {
                     let graph = GraphEvidence::read(log.as_ref());
-                    extra.insert("graph".into(), graph.map_or_else(|e| json!({"unreadable": e.to_string()}), |g| json!(g)));
+                    extra.insert(
+                        "graph".into(),
+                        graph.map_or_else(|e| json!({"unreadable": e.to_string()}), |g| json!(g)),
+                    );
                 }
             }
             Ok(None) => {}

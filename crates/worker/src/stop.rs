@@ -86,7 +86,10 @@ fn describe(outcome: &b70_procguard::StopOutcome, options: &StopOptions<'_>) -> 
             (_, None) => "--kill-after S kills it",
             (_, Some(_)) => "it was killed and is not gone yet",
         };
-        format!("still there after {:.0} s (state {state}): {next}", options.kill_after.unwrap_or(options.wait).as_secs_f64())
+        format!(
+            "still there after {:.0} s (state {state}): {next}",
+            options.kill_after.unwrap_or(options.wait).as_secs_f64()
+        )
     };
     if !outcome.leftovers_alive.is_empty() {
         text.push_str(&format!("; {} process(es) of its session are still there", outcome.leftovers_alive.len()));

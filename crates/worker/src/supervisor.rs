@@ -77,8 +77,8 @@ impl View {
             found.pids.push(owner.pid);
             found.reasons.push(owner_text(owner));
         }
-        // Verdict `unknown` without any owner: something could not be read.
-        if card.verdict == Verdict::Unknown && card.owners.is_empty() {
+        // Verdict `unknown` without any owner: something could not be read. On a host without cards nothing unread can use one.
+        if self.cards.mode == GpuMode::Required && card.verdict == Verdict::Unknown && card.owners.is_empty() {
             let mut whats: BTreeMap<&str, usize> = BTreeMap::new();
             for item in self.usage.unreadable.iter().filter(|u| u.pci.is_none_or(|p| p == pci)) {
                 *whats.entry(&item.what).or_default() += 1;

@@ -65,8 +65,7 @@ struct Report(Vec<Finding>);
 
 impl Report {
     fn add(&mut self, severity: Severity, code: &str, subject: &str, message: impl Into<String>) {
-        let finding =
-            Finding { severity, code: code.into(), subject: subject.into(), message: message.into() };
+        let finding = Finding { severity, code: code.into(), subject: subject.into(), message: message.into() };
         if !self.0.contains(&finding) {
             self.0.push(finding);
         }
@@ -102,7 +101,12 @@ pub fn validate(path: &Path, host: &Host, mode: GpuMode, only: &[String]) -> Res
     if host.is_real() {
         files(&lane, &workers, &mut report);
     } else {
-        report.add(Severity::Skipped, "files", "files", "a recorded host has no files, executables or launchers to look at");
+        report.add(
+            Severity::Skipped,
+            "files",
+            "files",
+            "a recorded host has no files, executables or launchers to look at",
+        );
     }
     Ok(finish(path, report))
 }
@@ -130,17 +134,16 @@ fn siblings(lane: &Lane, report: &mut Report) {
     }
 }
 
-fn cards(
-    lane: &Lane,
-    host: &Host,
-    mode: GpuMode,
-    workers: &[&Worker],
-    report: &mut Report,
-) -> Result<(), WorkerError> {
+fn cards(lane: &Lane, host: &Host, mode: GpuMode, workers: &[&Worker], report: &mut Report) -> Result<(), WorkerError> {
     let map = lane.cards(host, mode)?;
     // A host without any card is a developer's machine: the file can be checked, the cards cannot.
     if mode == GpuMode::Absent || map.cards.cards.is_empty() {
-        report.add(Severity::Skipped, "cards", "cards", "no cards were looked for: presence and ordinals are unchecked");
+        report.add(
+            Severity::Skipped,
+            "cards",
+            "cards",
+            "no cards were looked for: presence and ordinals are unchecked",
+        );
         return Ok(());
     }
     let mut taken: BTreeMap<_, &str> = BTreeMap::new();
@@ -192,7 +195,8 @@ fn environment(lane: &Lane, report: &mut Report) {
         )
     };
     let common = lane.document.common.environment.keys().map(|name| ("common".to_owned(), name));
-    let own = lane.document.profiles.iter().flat_map(|(p, profile)| profile.environment.keys().map(move |n| (p.clone(), n)));
+    let own =
+        lane.document.profiles.iter().flat_map(|(p, profile)| profile.environment.keys().map(move |n| (p.clone(), n)));
     for (subject, name) in common.chain(own) {
         if pins(name) {
             report.error(
@@ -242,7 +246,12 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
     }
     let flags = has_binary.then(|| ServerFlags::ask(&binary, HELP_DEADLINE));
     if let Some(Err(error)) = &flags {
-        report.add(Severity::Warning, "help", "binary", format!("flags are unchecked: {} --help: {error}", binary.display()));
+        report.add(
+            Severity::Warning,
+            "help",
+            "binary",
+            format!("flags are unchecked: {} --help: {error}", binary.display()),
+        );
     }
     let mut seen = std::collections::BTreeSet::new();
     for worker in workers.iter().filter(|w| seen.insert(&w.profile)) {

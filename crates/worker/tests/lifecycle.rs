@@ -13,9 +13,7 @@ use std::{
 };
 
 use b70_procguard::{ProcessIdentity, ProcessSignal, SignalOutcome, VerifiedProcess};
-use b70_worker::{
-    LivenessState, Outcome, ProbeOptions, StatusOptions, local_listener, probe, read_identity,
-};
+use b70_worker::{LivenessState, Outcome, ProbeOptions, StatusOptions, local_listener, probe, read_identity};
 use serde_json::json;
 use support::{Bench, free_port, reasons};
 
@@ -44,7 +42,11 @@ fn a_dry_run_changes_nothing_and_two_workers_start_and_stop() {
 
     let second = bench.start();
     assert!(!second.executed && second.exit_code() == 1);
-    assert!(reasons(&second).contains("it runs already as pid") && reasons(&second).contains("is in use by pid"), "{}", reasons(&second));
+    assert!(
+        reasons(&second).contains("it runs already as pid") && reasons(&second).contains("is in use by pid"),
+        "{}",
+        reasons(&second)
+    );
 
     let status = bench.with(|s| s.status(&[], &StatusOptions { probe: Some(Duration::from_secs(20)), api_key: None }));
     assert_eq!(status.unwrap().workers.len(), 2);
@@ -156,9 +158,12 @@ fn foreign_processes_of_a_recorded_host_block_their_cards() {
 
 #[test]
 fn liveness_tells_busy_from_wedged() {
-    for (mode, state) in
-        [("", LivenessState::Healthy), ("busy", LivenessState::Busy), ("asleep", LivenessState::Asleep), ("hang-slots", LivenessState::Wedged)]
-    {
+    for (mode, state) in [
+        ("", LivenessState::Healthy),
+        ("busy", LivenessState::Busy),
+        ("asleep", LivenessState::Asleep),
+        ("hang-slots", LivenessState::Wedged),
+    ] {
         let bench = Bench::new(1, mode);
         assert_eq!(bench.start().results[0].outcome, Outcome::Ready);
         let url = bench.with(|s| s.lane.url(&s.lane.document.workers[0]));
@@ -188,9 +193,8 @@ fn liveness_tells_busy_from_wedged() {
 #[test]
 fn no_foreign_process_is_ever_signalled() {
     let rounds: u32 = std::env::var("B70_ROUNDS").ok().and_then(|v| v.parse().ok()).unwrap_or(50);
-    let mut bystanders: Vec<_> = (0..3)
-        .map(|_| Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().unwrap())
-        .collect();
+    let mut bystanders: Vec<_> =
+        (0..3).map(|_| Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().unwrap()).collect();
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());
     let mut random = move || {
         seed ^= seed << 13;
@@ -221,7 +225,8 @@ fn no_foreign_process_is_ever_signalled() {
             // The number now belongs to a bystander: as after reuse.
             1 | 2 => {
                 assert_eq!(bench.stop_with(30.0, Some(5.0)).exit_code(), 0);
-                let mut record: serde_json::Value = serde_json::from_slice(&fs::read(&paths.identity).unwrap()).unwrap();
+                let mut record: serde_json::Value =
+                    serde_json::from_slice(&fs::read(&paths.identity).unwrap()).unwrap();
                 let pid = bystanders[random() as usize % 3].id();
                 record["pid"] = json!(pid);
                 if what == 2 {

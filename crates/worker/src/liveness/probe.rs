@@ -147,7 +147,9 @@ impl Prober<'_> {
             }
             // Another server may have no /health; what follows decides.
             ErrorKind::Status { status: 404 | 405, .. } => return Ok(None),
-            ErrorKind::Status { status: 401 | 403, .. } => return Err(WorkerError::Unauthorized { url: self.url.into() }),
+            ErrorKind::Status { status: 401 | 403, .. } => {
+                return Err(WorkerError::Unauthorized { url: self.url.into() });
+            }
             _ => (State::Lost, format!("no server answers there: {error}")),
         }))
     }
@@ -253,11 +255,12 @@ impl Prober<'_> {
             {
                 Ok((State::Wedged, format!("it fails to generate: {error}")))
             }
-            ErrorKind::Status { status: 400 | 404 | 405 | 422 | 501, .. } => Ok((
-                State::Healthy,
-                format!("it refuses completions, so only its task queue was proved: {error}"),
-            )),
-            _ => Ok(self.failed(&error, "no token came")?.unwrap_or((State::Wedged, format!("no token came: {error}")))),
+            ErrorKind::Status { status: 400 | 404 | 405 | 422 | 501, .. } => {
+                Ok((State::Healthy, format!("it refuses completions, so only its task queue was proved: {error}")))
+            }
+            _ => {
+                Ok(self.failed(&error, "no token came")?.unwrap_or((State::Wedged, format!("no token came: {error}"))))
+            }
         }
     }
 
@@ -308,7 +311,9 @@ fn advanced(before: &BTreeMap<i64, Progress>, now: &BTreeMap<i64, Progress>) -> 
     before.iter().find_map(|(id, was)| match now.get(id) {
         Some(is) if is == was => None,
         Some(is) if is.0 != was.0 => Some(format!("slot {id} went on to another task")),
-        Some(is) => Some(format!("slot {id} works: {} tokens generated", is.1.map_or_else(|| "?".into(), |n| n.to_string()))),
+        Some(is) => {
+            Some(format!("slot {id} works: {} tokens generated", is.1.map_or_else(|| "?".into(), |n| n.to_string())))
+        }
         None => Some(format!("slot {id} ended its task")),
     })
 }

@@ -59,7 +59,8 @@ impl Bench {
             "workers": list,
         });
         // Verdicts about cards come from a recorded host, so that other servers of this machine do not matter.
-        let host = Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/no-cards")).unwrap();
+        let host =
+            Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/no-cards")).unwrap();
         let pool = b70_admission::pool(1).unwrap();
         Self { dir, document, host, mode: GpuMode::Absent, signaller: Signaller::new(), pool }
     }
