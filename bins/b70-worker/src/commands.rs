@@ -57,7 +57,8 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
     let layout = Xe2DpasV2::new();
     let uid = Host::real().uid();
     let resolve = ResolveOptions { layout: Some(&layout), pool: &pool, uid };
-    let supervisor = Supervisor { lane: &lane, host, mode, lease_root: args.lease_root.clone(), resolve };
+    let supervisor =
+        Supervisor { lane: &lane, host, local: host.is_real(), mode, lease_root: args.lease_root.clone(), resolve };
     let names = &args.workers;
     let only_here = |execute: bool| {
         if execute && !host.is_real() {

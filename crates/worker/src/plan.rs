@@ -160,8 +160,12 @@ pub(crate) fn port_text(owners: &[PortOwner]) -> String {
     if owners.is_empty() {
         return "by a socket that is bound and does not listen".into();
     }
+    // Who listens is in the way; what its clients left behind (TIME_WAIT and the like) is not.
+    let listens = owners.iter().any(|owner| owner.state == "listening");
     let texts: Vec<String> = owners
         .iter()
+        .filter(|owner| !listens || owner.state == "listening")
+        .take(4)
         .map(|owner| {
             let holders: Vec<String> = owner.holders.iter().map(|h| format!("pid {} ({})", h.pid, h.comm)).collect();
             let who = if holders.is_empty() { format!("a process of user {}", owner.uid) } else { holders.join(", ") };
@@ -216,7 +220,7 @@ impl Supervisor<'_> {
             if let Some(stage) = &command.pack_stage {
                 action.notes.push(format!("pack set {}: {}", stage.set_key, stage.reason));
             }
-            if self.host.is_real() {
+            if self.local {
                 self.check_files(command, &mut action);
             }
         }
@@ -291,7 +295,7 @@ impl Supervisor<'_> {
             action.notes.push(format!("port {} is unchecked: the host is no address", worker.port));
             return Ok(());
         };
-        if !self.host.is_real() {
+        if !self.local {
             let owners = port_owners(self.host, address).unwrap_or_default();
             if !owners.is_empty() {
                 action.block(format!("port {} is in use {}", worker.port, port_text(&owners)));

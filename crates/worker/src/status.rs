@@ -16,7 +16,7 @@ use crate::{
     graph::GraphEvidence,
     identity,
     lane::GpuMode,
-    liveness::{ProbeOptions, probe},
+    liveness::{ProbeOptions, local_listener, probe},
     supervisor::{Supervisor, View},
 };
 
@@ -100,13 +100,13 @@ impl Supervisor<'_> {
             && self.host.is_real()
         {
             let card = view.cards.real(worker.gpu).filter(|_| self.mode == GpuMode::Required);
-            let probing = ProbeOptions {
-                deadline,
-                api_key: options.api_key.clone(),
-                pid: pid.filter(|_| state == PidState::Running),
-                card,
-            };
-            let report = probe(&self.lane.url(worker), &Host::real(), &probing)?;
+            // A launcher that stays is not the process that computes.
+            let url = self.lane.url(worker);
+            let serving = local_listener(self.host, &url)
+                .filter(|pid| ours.contains(pid))
+                .or(pid.filter(|_| state == PidState::Running));
+            let probing = ProbeOptions { deadline, api_key: options.api_key.clone(), pid: serving, card };
+            let report = probe(&url, &Host::real(), &probing)?;
             extra.insert("liveness".into(), serde_json::to_value(report).unwrap_or(Value::Null));
         }
         Ok(StatusRow {

@@ -22,6 +22,8 @@ pub struct Supervisor<'a> {
     pub lane: &'a Lane,
     /// Where cards and their users are looked for: this machine, or a recorded one for dry runs.
     pub host: &'a Host,
+    /// Whether files, ports, leases and recorded processes are looked at on this machine; off when `host` is replayed.
+    pub local: bool,
     /// Whether cards are looked for.
     pub mode: GpuMode,
     /// Directory of leases.
@@ -56,7 +58,7 @@ impl Supervisor<'_> {
 
     /// State of the lease of a card; `None` where leases are not looked at.
     pub(crate) fn lease_status(&self, pci: PciAddress) -> Result<Option<LeaseStatus>, WorkerError> {
-        if self.mode == GpuMode::Absent || !self.host.is_real() {
+        if self.mode == GpuMode::Absent || !self.local {
             return Ok(None);
         }
         match LeaseRoot::open_existing(&self.lease_root) {

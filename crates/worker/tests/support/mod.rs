@@ -28,6 +28,13 @@ pub(crate) fn free_port() -> u16 {
     }
 }
 
+/// Path of the Python that `python3` ends in.
+fn python() -> String {
+    let out = std::process::Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let out = out.expect("these tests need Python 3 as python3 in PATH (Debian: apt-get install python3)");
+    String::from_utf8(out.stdout).unwrap().trim().to_owned()
+}
+
 /// A lane in a folder of its own.
 pub(crate) struct Bench {
     pub(crate) dir: tempfile::TempDir,
@@ -46,7 +53,10 @@ impl Bench {
         fs::write(&model, b"GGUF").unwrap();
         // A copy of its own: other processes' names must not matter.
         let binary = dir.path().join("stub-server");
-        fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/server.py"), &binary).unwrap();
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support/server.py")).unwrap();
+        // The interpreter itself: a shim before it would start helpers of its own.
+        fs::write(&binary, text.replacen("/usr/bin/env python3", &python(), 1)).unwrap();
+        fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
         let list: Vec<Value> = (0..workers)
             .map(|n| json!({"name": format!("w{n}"), "gpu": n, "port": free_port(), "role": "trial", "profile": "p"}))
             .collect();
@@ -60,7 +70,7 @@ impl Bench {
         });
         // Verdicts about cards come from a recorded host, so that other servers of this machine do not matter.
         let host =
-            Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/no-cards")).unwrap();
+            Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/four-b70-idle")).unwrap();
         let pool = b70_admission::pool(1).unwrap();
         Self { dir, document, host, mode: GpuMode::Absent, signaller: Signaller::new(), pool }
     }
@@ -87,7 +97,7 @@ impl Bench {
         let lane = self.lane();
         let resolve = ResolveOptions { layout: None, pool: &self.pool, uid: 0 };
         let lease_root = self.dir.path().join("leases");
-        act(&Supervisor { lane: &lane, host: &self.host, mode: self.mode, lease_root, resolve })
+        act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve })
     }
 
     pub(crate) fn start_within(&self, wait: f64) -> Plan {
