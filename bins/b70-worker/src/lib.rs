@@ -68,6 +68,7 @@ pub enum Command {
         /// Seconds for each probe.
         #[arg(long, value_name = "S", default_value_t = 15.0)]
         deadline: f64,
+        /// Key of the servers.
         #[command(flatten)]
         key: KeyArgs,
     },
@@ -94,11 +95,13 @@ pub enum Command {
     },
     /// Stop workers: TERM, wait, report.
     Stop {
+        /// How to stop.
         #[command(flatten)]
         stop: StopArgs,
     },
     /// Stop workers, then start them.
     Restart {
+        /// How to stop.
         #[command(flatten)]
         stop: StopArgs,
         /// Wait this many seconds for each to be ready.

@@ -239,7 +239,9 @@ impl Supervisor<'_> {
                 Err(error) => action.block(error.to_string()),
             }
         }
-        for reason in view.foreign(worker, &BTreeSet::new()).reasons {
+        // The worker's own process blocks as such, and is not foreign.
+        let own: BTreeSet<u32> = action.pid.into_iter().collect();
+        for reason in view.foreign(worker, &own).reasons {
             action.block(reason);
         }
         if self.mode == GpuMode::Absent {
