@@ -39,7 +39,7 @@ impl BinaryDigests {
             for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let plain = entry.file_type().is_ok_and(|t| t.is_file());
-                if plain && (name.ends_with(".so") || name.contains(".so.")) {
+                if plain && (format!("{name}.").contains(".so.")) {
                     libraries.insert(name, digest(&entry.path())?);
                 }
             }

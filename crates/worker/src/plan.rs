@@ -340,7 +340,7 @@ impl Supervisor<'_> {
                 action.reasons.push(format!("pid {pid} is the process that was started"));
             }
             PidState::Unverifiable(why) => {
-                action.block(format!("pid {pid} cannot be verified, so it is not signalled: {why}"))
+                action.block(format!("pid {pid} cannot be verified, so it is not signalled: {why}"));
             }
             PidState::Reused => {
                 action.reasons.push(format!("pid {pid} is another process now: it is not signalled"));

@@ -412,7 +412,7 @@ fn random_token() -> Result<String, WorkerError> {
     let path = Path::new("/dev/urandom");
     let mut bytes = [0_u8; 16];
     File::open(path).and_then(|mut f| f.read_exact(&mut bytes)).map_err(|e| WorkerError::io(path, "read", e))?;
-    Ok(bytes.iter().map(|b| format!("{b:02x}")).collect())
+    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// Two operations on one worker do not run at the same time.

@@ -216,7 +216,7 @@ fn no_foreign_process_is_ever_signalled() {
     let bench = Bench::new(1, "");
     let lane = bench.lane();
     let paths = lane.paths(&lane.document.workers[0]);
-    let mut ours: std::collections::HashSet<ProcessIdentity> = Default::default();
+    let mut ours: std::collections::HashSet<ProcessIdentity> = std::collections::HashSet::default();
     let (mut signals, mut foreign) = (0, 0);
     let mut seen = 0;
     for round in 0..rounds {

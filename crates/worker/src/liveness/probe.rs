@@ -143,7 +143,7 @@ impl Prober<'_> {
             }
             ErrorKind::Timeout { .. } => {
                 // Not even the HTTP threads: only a process that certainly works is given the benefit of the doubt.
-                return self.silent("its HTTP threads do not answer").map(Some);
+                return Ok(Some(self.silent("its HTTP threads do not answer")));
             }
             // Another server may have no /health; what follows decides.
             ErrorKind::Status { status: 404 | 405, .. } => return Ok(None),
@@ -180,7 +180,7 @@ impl Prober<'_> {
     /// What a failed call means; `None` if only that call is not offered.
     fn failed(&mut self, error: &ClientError, silence: &str) -> Result<Option<Verdict>, WorkerError> {
         Ok(match error.kind() {
-            ErrorKind::Timeout { .. } => Some(self.silent(silence)?),
+            ErrorKind::Timeout { .. } => Some(self.silent(silence)),
             ErrorKind::Connect { .. } | ErrorKind::Disconnected { .. } | ErrorKind::Io { .. } => {
                 Some((State::Lost, format!("it went away while it was probed: {error}")))
             }
@@ -223,7 +223,7 @@ impl Prober<'_> {
             }
             first.get_or_insert(working);
             if self.left() <= RESERVE + PAUSE {
-                return self.silent("its slots work without any progress").map(Some);
+                return Ok(Some(self.silent("its slots work without any progress")));
             }
             thread::sleep(PAUSE);
         }
@@ -249,7 +249,7 @@ impl Prober<'_> {
             return Ok((State::Healthy, "it generated a token for the probe, then the stream broke".into()));
         }
         match error.kind() {
-            ErrorKind::Timeout { .. } => self.silent("no token came"),
+            ErrorKind::Timeout { .. } => Ok(self.silent("no token came")),
             ErrorKind::Status { status: 500..=599, .. } | ErrorKind::Server { .. }
                 if !error.is_loading() && error.status() != Some(501) =>
             {
@@ -265,7 +265,7 @@ impl Prober<'_> {
     }
 
     /// Nothing came in time: is it a long batch, or a hang?
-    fn silent(&mut self, what: &str) -> Result<Verdict, WorkerError> {
+    fn silent(&mut self, what: &str) -> Verdict {
         let grave = match &self.kernel {
             KernelFindings::Read { events, .. } => {
                 events.iter().find(|event| event.kind >= KernelEventKind::EngineReset).cloned()
@@ -273,14 +273,14 @@ impl Prober<'_> {
             _ => None,
         };
         if let Some(event) = grave {
-            return Ok((State::Wedged, format!("{what}, and its card was reset or lost: {}", event.message)));
+            return (State::Wedged, format!("{what}, and its card was reset or lost: {}", event.message));
         }
         let Some(pid) = self.options.pid else {
             let limit = self.options.deadline.as_secs_f64();
-            return Ok((
+            return (
                 State::Wedged,
                 format!("{what} within {limit:.1} s; its process is not known, so a longer batch is not excluded"),
-            ));
+            );
         };
         let started = Instant::now();
         let activity = observe(self.host, pid, self.options.card);
@@ -292,10 +292,10 @@ impl Prober<'_> {
             seconds,
         });
         let text = format!("{what}; {}", activity.text());
-        Ok(match activity {
+        match activity {
             Activity::Working(_) => (State::Busy, text),
             Activity::Idle(_) | Activity::Halted(_) | Activity::Unknown(_) => (State::Wedged, text),
-        })
+        }
     }
 }
 
