@@ -89,11 +89,8 @@ pub fn resolve(
     let paths = lane.paths(worker);
     let pci = cards.resolve(worker.gpu).map_err(blocked)?;
     let pinning = pin_to_card(&cards.cards, pci)?;
-    let target = model(lane, &document.target_model, document.target_model_sha256, options)?;
-    let draft = match draft_path(lane, profile) {
-        Some((path, sha)) => Some(model(lane, &path, sha, options)?),
-        None => None,
-    };
+    let target = model(lane, &document.target_model, document.target_model_sha256, options);
+    let draft = draft_path(lane, profile).map(|(path, sha)| model(lane, &path, sha, options));
     let script = match &document.launcher {
         Some(launcher) => {
             let path = lane.path(launcher);
@@ -282,12 +279,7 @@ fn launcher_variables(
 }
 
 /// The admitted RAM copy of a model, or its file with the reason.
-fn model(
-    lane: &Lane,
-    path: &str,
-    sha256: Option<Sha256Hex>,
-    options: &ResolveOptions<'_>,
-) -> Result<ModelChoice, WorkerError> {
+fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>, options: &ResolveOptions<'_>) -> ModelChoice {
     let source = lane.path(path);
     let choice = |path: &Path, copy, reason: String| ModelChoice {
         path: path.display().to_string(),
@@ -298,26 +290,26 @@ fn model(
     };
     let common = &lane.document.common;
     if !common.prefer_ram_model_cache {
-        return Ok(choice(&source, ModelCopy::Source, "prefer_ram_model_cache is off".into()));
+        return choice(&source, ModelCopy::Source, "prefer_ram_model_cache is off".into());
     }
     let Some(root) = &common.ram_model_cache_root else {
-        return Ok(choice(&source, ModelCopy::Source, "no ram_model_cache_root is given".into()));
+        return choice(&source, ModelCopy::Source, "no ram_model_cache_root is given".into());
     };
     let cache = match ModelCache::open(&lane.path(root)) {
         Ok(cache) => cache,
-        Err(error) => return Ok(choice(&source, ModelCopy::Source, format!("no RAM copy: {error}"))),
+        Err(error) => return choice(&source, ModelCopy::Source, format!("no RAM copy: {error}")),
     };
     let Some(key) = sha256 else {
-        return Ok(choice(
+        return choice(
             &source,
             ModelCopy::Source,
             "no RAM copy: the configuration gives no SHA-256 by which a copy could be admitted".into(),
-        ));
+        );
     };
-    Ok(match cache.look(&key, &How::new(options.pool)) {
+    match cache.look(&key, &How::new(options.pool)) {
         Look::Admitted(copy) => choice(&copy, ModelCopy::Ram, "the RAM copy is admitted by its receipt".into()),
         Look::Fallback(reason) => choice(&source, ModelCopy::Source, format!("no RAM copy: {reason}")),
-    })
+    }
 }
 
 /// The pack set's RAM stage, bound only if it is admitted.

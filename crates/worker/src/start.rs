@@ -318,12 +318,11 @@ impl Supervisor<'_> {
         identity::write(&paths, &record)?;
         drop(guard);
         let mut server = prepare(&command, &token, &worker.name);
-        let error = match lease {
-            Some(lease) => Lease::exec(lease, &mut server),
-            None => {
-                use std::os::unix::process::CommandExt as _;
-                server.exec()
-            }
+        let error = if let Some(lease) = lease {
+            Lease::exec(lease, &mut server)
+        } else {
+            use std::os::unix::process::CommandExt as _;
+            server.exec()
         };
         // The record names this process, which is no server after all.
         let _ = fs::remove_file(&paths.identity);
