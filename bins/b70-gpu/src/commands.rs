@@ -3,10 +3,12 @@
 use std::{ffi::OsString, path::Path, process, time::Duration};
 
 use b70_cli::{CliError, Output, Style, Ui, exit};
+use b70_client::ApiKey;
 use b70_procguard::{
-    CardRef, Cards, CheckStatus, DoctorReport, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions,
-    Verdict, pin_to_card, record, redact_arguments,
+    CardRef, Cards, CheckStatus, DoctorReport, Evidence, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
+    UsageOptions, Verdict, pin_to_card, record, redact_arguments,
 };
+use b70_worker::{ProbeOptions, local_listener, probe};
 
 use crate::{Cli, Command, LeaseCommand, text};
 
@@ -44,6 +46,12 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
                 .map_err(|e| CliError::usage("usage", format!("--wait {wait}: {e}")).expected("seconds, 0 or more"))?;
             Err(lease_run(&host, ui, gpu, wait, no_gpu, &root.lease_root, &command))
         }
+        Command::Probe { url, deadline, gpu, api_key_file } => {
+            if !host.is_real() {
+                return Err(CliError::usage("usage", "a server is asked now; --host-root cannot be given with it"));
+            }
+            probe_server(&host, ui, &url, deadline, gpu, api_key_file.as_deref())
+        }
         Command::Doctor => {
             let cards = scan(&host)?;
             let env: Vec<(String, String)> = if host.is_real() {
@@ -67,6 +75,38 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
 
 fn scan(host: &Host) -> Result<Cards, CliError> {
     Cards::scan(host).map_err(|e| CliError::io(Path::new("/sys/bus/pci/devices"), &e))
+}
+
+fn probe_server(
+    host: &Host,
+    ui: &Ui,
+    url: &str,
+    deadline: f64,
+    gpu: Option<CardRef>,
+    key_file: Option<&Path>,
+) -> Result<Output, CliError> {
+    let deadline = Duration::try_from_secs_f64(deadline)
+        .map_err(|e| CliError::usage("usage", format!("--deadline {deadline}: {e}")).expected("seconds, 0 or more"))?;
+    // Never from an argument, which every user of the machine can read.
+    let key = match key_file {
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|e| CliError::io(path, &e))?),
+        None => std::env::var("B70_API_KEY").ok().filter(|key| !key.is_empty()),
+    };
+    let api_key =
+        key.map(|key| ApiKey::new(&key)).transpose().map_err(|e| CliError::usage("api-key", e.to_string()))?;
+    let cards = scan(host)?;
+    let pid = local_listener(host, url);
+    let card = match gpu {
+        Some(gpu) => Some(cards.resolve(gpu)?.pci),
+        None => pid.and_then(|pid| {
+            let usage = Usage::scan(host, &cards, &UsageOptions::default());
+            let holds = |o: &b70_procguard::Owner| o.pid == pid && o.evidence.contains(&Evidence::FdinfoVram);
+            usage.cards.iter().find(|c| c.owners.iter().any(holds)).map(|c| c.pci)
+        }),
+    };
+    let report = probe(url, host, &ProbeOptions { deadline, api_key, pid, card })?;
+    let code = if report.state.is_serving() { exit::OK } else { exit::CHECK_FAILED };
+    Output::new(&report, text::liveness(ui, &report), code)
 }
 
 /// Takes the lease and becomes the command; returns only what kept it from that.

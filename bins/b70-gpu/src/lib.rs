@@ -52,6 +52,23 @@ pub enum Command {
         #[command(subcommand)]
         command: LeaseCommand,
     },
+    /// Ask a server for one token: healthy, loading, busy, asleep, wedged or lost. A recovery plan is printed, never run.
+    ///
+    /// Exits 0 for a server that serves (healthy, busy, asleep) and 1 otherwise.
+    Probe {
+        /// Address of the server, e.g. http://127.0.0.1:19720.
+        #[arg(long, value_name = "URL")]
+        url: String,
+        /// Seconds for the whole probe; longer than the server's longest batch.
+        #[arg(long, value_name = "S", default_value_t = 15.0)]
+        deadline: f64,
+        /// The server's card, to join the kernel's log: a PCI address, or an ordinal [default: where its process holds memory].
+        #[arg(long, value_name = "G")]
+        gpu: Option<CardRef>,
+        /// File with the server's API key; B70_API_KEY otherwise.
+        #[arg(long, value_name = "FILE")]
+        api_key_file: Option<PathBuf>,
+    },
     /// Check what will hurt later: groups, limits, memory, kernel, firmware, variables.
     ///
     /// Exits 1 if a check failed; warnings and what could not be determined do not change the exit code.

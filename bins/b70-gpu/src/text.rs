@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use b70_cli::{Style, Ui, bytes_text};
+use b70_cli::{Style, Ui, bytes_text, seconds_text};
 use b70_procguard::{Cards, CheckStatus, DoctorReport, LeaseKind, LeaseReport, RecordSummary, Usage, Verdict};
+use b70_worker::{KernelFindings, LivenessReport};
 
 fn or_dash(text: Option<&str>) -> &str {
     text.unwrap_or("-")
@@ -95,6 +96,25 @@ pub(crate) fn usage(ui: &Ui, usage: &Usage) -> String {
             many => format!(" of {} processes", many.len()),
         };
         let _ = writeln!(out, "{} {what}{who}", ui.paint(Style::Warn, "could not be read:"));
+    }
+    out
+}
+
+pub(crate) fn liveness(ui: &Ui, report: &LivenessReport) -> String {
+    let style = if report.state.is_serving() { Style::Good } else { Style::Bad };
+    let mut out = format!("{}  {}: {}\n", report.url, ui.paint(style, report.state.word()), report.reason);
+    for step in &report.steps {
+        let line = format!("{} [{}] {} ({})", step.call, step.code, step.detail, seconds_text(step.seconds));
+        let _ = writeln!(out, "  {}", ui.paint(Style::Dim, &line));
+    }
+    if let KernelFindings::Unreadable { reason } = &report.kernel {
+        let _ = writeln!(out, "  the kernel's log was not looked at: {reason}");
+    }
+    for (n, step) in report.recovery.iter().enumerate() {
+        let _ = writeln!(out, "  {}. {} ({})", n + 1, step.what, step.why);
+        if let Some(command) = &step.command {
+            let _ = writeln!(out, "     {command}");
+        }
     }
     out
 }

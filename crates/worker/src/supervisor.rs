@@ -1,0 +1,113 @@
+//! What all operations on workers share: the configuration, the machine, and how to look at it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use b70_manifest::workers::Worker;
+use b70_procguard::{
+    Evidence, Host, LeaseError, LeaseKind, LeaseRoot, LeaseStatus, Owner, PciAddress, Usage, UsageOptions, Verdict,
+};
+
+use crate::{
+    error::WorkerError,
+    lane::{CardMap, GpuMode, Lane},
+    resolve::ResolveOptions,
+};
+
+/// Acts on the workers of one configuration.
+pub struct Supervisor<'a> {
+    /// The configuration.
+    pub lane: &'a Lane,
+    /// Where cards and their users are looked for: this machine, or a recorded one for dry runs.
+    pub host: &'a Host,
+    /// Whether files, ports, leases and recorded processes are looked at on this machine; off when `host` is replayed.
+    pub local: bool,
+    /// Whether cards are looked for.
+    pub mode: GpuMode,
+    /// Directory of leases.
+    pub lease_root: PathBuf,
+    /// What resolving commands needs.
+    pub resolve: ResolveOptions<'a>,
+}
+
+/// Cards and their users at one moment.
+pub(crate) struct View {
+    pub(crate) cards: CardMap,
+    pub(crate) usage: Usage,
+}
+
+/// Who is in the way on a card.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Foreign {
+    /// Processes that the kit did not start for this worker.
+    pub(crate) pids: Vec<u32>,
+    /// One sentence each.
+    pub(crate) reasons: Vec<String>,
+}
+
+impl Supervisor<'_> {
+    /// Looks at the machine once.
+    pub(crate) fn view(&self) -> Result<View, WorkerError> {
+        let cards = self.lane.cards(self.host, self.mode)?;
+        let options = UsageOptions { fdinfo: self.mode == GpuMode::Required, ..UsageOptions::default() };
+        let usage = Usage::scan(self.host, &cards.cards, &options);
+        Ok(View { cards, usage })
+    }
+
+    /// State of the lease of a card; `None` where leases are not looked at.
+    pub(crate) fn lease_status(&self, pci: PciAddress) -> Result<Option<LeaseStatus>, WorkerError> {
+        if self.mode == GpuMode::Absent || !self.local {
+            return Ok(None);
+        }
+        match LeaseRoot::open_existing(&self.lease_root) {
+            Ok(root) => Ok(Some(root.status(self.host, pci, LeaseKind::Card)?)),
+            Err(LeaseError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl View {
+    /// Who uses, or may use, a worker's card, apart from the processes given.
+    pub(crate) fn foreign(&self, worker: &Worker, ours: &BTreeSet<u32>) -> Foreign {
+        let mut found = Foreign::default();
+        let Ok(pci) = self.cards.resolve(worker.gpu) else { return found };
+        let Some(card) = self.usage.card(pci) else { return found };
+        for owner in card.owners.iter().filter(|owner| !ours.contains(&owner.pid)) {
+            found.pids.push(owner.pid);
+            found.reasons.push(owner_text(owner));
+        }
+        // Verdict `unknown` without any owner: something could not be read. On a host without cards nothing unread can use one.
+        if self.cards.mode == GpuMode::Required && card.verdict == Verdict::Unknown && card.owners.is_empty() {
+            let mut whats: BTreeMap<&str, usize> = BTreeMap::new();
+            for item in self.usage.unreadable.iter().filter(|u| u.pci.is_none_or(|p| p == pci)) {
+                *whats.entry(&item.what).or_default() += 1;
+            }
+            let list: Vec<String> = whats.iter().take(3).map(|(what, n)| format!("{what} ({n})")).collect();
+            found.reasons.push(format!(
+                "it cannot be told whether the card is free, and unknown is not free: {}; run as root, or with CAP_SYS_PTRACE",
+                list.join(", ")
+            ));
+        }
+        found
+    }
+}
+
+/// The evidence against a process in words.
+fn owner_text(owner: &Owner) -> String {
+    let words: Vec<&str> = owner
+        .evidence
+        .iter()
+        .map(|evidence| match evidence {
+            Evidence::FdinfoVram => "holds memory of the card",
+            Evidence::FdinfoActive => "works on the card",
+            Evidence::Affinity => "its driver variables name the card",
+            Evidence::DeviceFlag => "its flags name the card",
+            Evidence::AmbiguousAffinity => "may use any card",
+        })
+        .collect();
+    let notes = if owner.notes.is_empty() { String::new() } else { format!(" ({})", owner.notes.join("; ")) };
+    format!("foreign process {} ({}): {}{notes}; it is never signalled", owner.pid, owner.comm, words.join(", "))
+}

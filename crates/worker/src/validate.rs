@@ -1,0 +1,285 @@
+//! What can be found wrong before anything is started, all of it at once.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use b70_manifest::{document::Kind, validate::check_files, workers::Worker};
+use b70_procguard::{Host, pin_to_card};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::WorkerError,
+    flags::ServerFlags,
+    lane::{GpuMode, Lane},
+    launcher::LauncherScript,
+    resolve::{draft_path, extra_words},
+};
+
+/// `--help` of a large build on a slow disk.
+const HELP_DEADLINE: Duration = Duration::from_secs(20);
+
+/// How much a finding counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Not looked at, by request or because this machine is not the one.
+    Skipped,
+    /// It works and may surprise.
+    Warning,
+    /// Nothing is started with this.
+    Error,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Finding {
+    /// How much it counts.
+    pub severity: Severity,
+    /// A stable word.
+    pub code: String,
+    /// Worker, profile or file it is about.
+    pub subject: String,
+    /// The sentence.
+    pub message: String,
+}
+
+/// All findings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Validation {
+    /// Version of this document's form, 1.
+    pub schema_version: u64,
+    /// The configuration.
+    pub config: PathBuf,
+    /// Whether there is no error.
+    pub valid: bool,
+    /// Errors first.
+    pub findings: Vec<Finding>,
+}
+
+struct Report(Vec<Finding>);
+
+impl Report {
+    fn add(&mut self, severity: Severity, code: &str, subject: &str, message: impl Into<String>) {
+        let finding = Finding { severity, code: code.into(), subject: subject.into(), message: message.into() };
+        if !self.0.contains(&finding) {
+            self.0.push(finding);
+        }
+    }
+
+    fn error(&mut self, code: &str, subject: &str, message: impl Into<String>) {
+        self.add(Severity::Error, code, subject, message);
+    }
+}
+
+/// Validates a configuration file on this machine (or a recorded one: then files and executables are not looked at).
+///
+/// # Errors
+/// The file cannot be read or is no JSON. An invalid document is a list of findings.
+pub fn validate(path: &Path, host: &Host, mode: GpuMode, only: &[String]) -> Result<Validation, WorkerError> {
+    let mut report = Report(Vec::new());
+    let lane = match Lane::load(path) {
+        Ok(lane) => lane,
+        Err(WorkerError::Document(b70_manifest::document::DocumentError::Invalid { report: file }))
+            if file.exit_code() == b70_manifest::exit::CHECK_FAILED =>
+        {
+            for problem in &file.errors {
+                report.error(&problem.code, &file.path, problem.to_string());
+            }
+            return Ok(finish(path, report));
+        }
+        Err(error) => return Err(error),
+    };
+    let workers = lane.select(only)?;
+    siblings(&lane, &mut report);
+    cards(&lane, host, mode, &workers, &mut report)?;
+    environment(&lane, &mut report);
+    if host.is_real() {
+        files(&lane, &workers, &mut report);
+    } else {
+        report.add(
+            Severity::Skipped,
+            "files",
+            "files",
+            "a recorded host has no files, executables or launchers to look at",
+        );
+    }
+    Ok(finish(path, report))
+}
+
+fn finish(path: &Path, report: Report) -> Validation {
+    let mut findings = report.0;
+    findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+    let valid = findings.iter().all(|f| f.severity != Severity::Error);
+    Validation { schema_version: 1, config: path.to_owned(), valid, findings }
+}
+
+/// The manifests beside the configuration must be about the same models.
+fn siblings(lane: &Lane, report: &mut Report) {
+    let Some(folder) = lane.config.parent() else { return };
+    let names = ["model-pack-manifest.json", "golden-corpus-manifest.json"];
+    let mut paths = vec![lane.config.clone()];
+    paths.extend(names.iter().map(|name| folder.join(name)).filter(|path| path.is_file()));
+    if paths.len() == 1 {
+        return;
+    }
+    for file in check_files(&paths, None::<Kind>).files {
+        for problem in file.errors.iter().filter(|p| p.code == "model-identity") {
+            report.error("model-identity", &file.path, problem.to_string());
+        }
+    }
+}
+
+fn cards(lane: &Lane, host: &Host, mode: GpuMode, workers: &[&Worker], report: &mut Report) -> Result<(), WorkerError> {
+    let map = lane.cards(host, mode)?;
+    // A host without any card is a developer's machine: the file can be checked, the cards cannot.
+    if mode == GpuMode::Absent || map.cards.cards.is_empty() {
+        report.add(
+            Severity::Skipped,
+            "cards",
+            "cards",
+            "no cards were looked for: presence and ordinals are unchecked",
+        );
+        return Ok(());
+    }
+    let mut taken: BTreeMap<_, &str> = BTreeMap::new();
+    for worker in &lane.document.workers {
+        match map.resolve(worker.gpu) {
+            Ok(pci) => {
+                if let Some(other) = taken.insert(pci, &worker.name) {
+                    report.error(
+                        "unique-card",
+                        &worker.name,
+                        format!("gpu {} is the card {pci}, which {other} has already", worker.gpu),
+                    );
+                }
+                if workers.iter().any(|w| w.name == worker.name)
+                    && let Err(error) = pin_to_card(&map.cards, pci)
+                {
+                    report.error("card-unusable", &worker.name, error.to_string());
+                }
+            }
+            Err(why) if workers.iter().any(|w| w.name == worker.name) => {
+                report.error("no-such-card", &worker.name, why);
+            }
+            Err(_) => {}
+        }
+        if matches!(worker.gpu, b70_manifest::GpuRef::Ordinal(_)) && map.cards.cards.len() > 1 {
+            report.add(
+                Severity::Warning,
+                "ordinal",
+                &worker.name,
+                format!("gpu {} is an ordinal, which may shift; a PCI address does not", worker.gpu),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Variables by which a configuration would undo the pinning.
+fn environment(lane: &Lane, report: &mut Report) {
+    let pins = |name: &str| {
+        let bare = name.strip_prefix("NEO_L0_").or(name.strip_prefix("NEO_OCL_")).or(name.strip_prefix("NEO_"));
+        matches!(
+            bare.unwrap_or(name),
+            "ZE_AFFINITY_MASK"
+                | "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+                | "ZE_FLAT_DEVICE_HIERARCHY"
+                | "ONEAPI_DEVICE_SELECTOR"
+                | "SYCL_DEVICE_FILTER"
+                | "FilterBdfPath"
+        )
+    };
+    let common = lane.document.common.environment.keys().map(|name| ("common".to_owned(), name));
+    let own =
+        lane.document.profiles.iter().flat_map(|(p, profile)| profile.environment.keys().map(move |n| (p.clone(), n)));
+    for (subject, name) in common.chain(own) {
+        if pins(name) {
+            report.error(
+                "pinning-variable",
+                &subject,
+                format!("{name} chooses devices; a worker's card comes from its gpu alone"),
+            );
+        } else if crate::resolve::is_hidden_setting(name) {
+            report.add(
+                Severity::Warning,
+                "hidden-setting",
+                &subject,
+                format!("{name} changes the server behind its command line; write the flag instead"),
+            );
+        }
+    }
+}
+
+fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
+    let document = &lane.document;
+    let binary = lane.path(&document.binary);
+    let executable = |path: &Path| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
+    let has_binary = executable(&binary);
+    if !has_binary {
+        report.error("no-binary", "binary", format!("{} is no executable file", binary.display()));
+    }
+    let model = lane.path(&document.target_model);
+    if !model.is_file() {
+        report.error("no-model", "target_model", format!("{} is no file", model.display()));
+    }
+    let script = document.launcher.as_ref().map(|launcher| lane.path(launcher));
+    let script = script.and_then(|path| {
+        if !executable(&path) {
+            report.error("no-launcher", "launcher", format!("{} is no executable file", path.display()));
+        }
+        std::fs::read(&path).ok().map(|bytes| LauncherScript::new(&String::from_utf8_lossy(&bytes)))
+    });
+    if let Some(script) = &script
+        && !script.becomes_server()
+    {
+        report.add(
+            Severity::Warning,
+            "launcher-stays",
+            "launcher",
+            "it does not exec the server: the recorded process is the script, and a signal to it does not reach the server",
+        );
+    }
+    let flags = has_binary.then(|| ServerFlags::ask(&binary, HELP_DEADLINE));
+    if let Some(Err(error)) = &flags {
+        report.add(
+            Severity::Warning,
+            "help",
+            "binary",
+            format!("flags are unchecked: {} --help: {error}", binary.display()),
+        );
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for worker in workers.iter().filter(|w| seen.insert(&w.profile)) {
+        let Ok(profile) = lane.profile(&worker.profile) else { continue };
+        if let Some((draft, _)) = draft_path(lane, profile) {
+            let draft = lane.path(&draft);
+            if !draft.is_file() {
+                report.error("no-draft-model", &worker.profile, format!("{} is no file", draft.display()));
+            }
+        }
+        let extra = extra_words(lane, profile).unwrap_or_default();
+        if let Some(script) = &script {
+            for missing in script.unhandled(profile, !extra.is_empty()) {
+                report.error("launcher-ignores", &worker.profile, missing);
+            }
+        }
+        if let Some(Ok(flags)) = &flags {
+            let mut words = extra;
+            if script.is_none() {
+                words.extend(crate::resolve::own_flags(profile));
+            }
+            for (flag, why) in flags.refused(&words) {
+                report.error(
+                    "flag-refused",
+                    &worker.profile,
+                    format!("the installed llama-server does not accept {flag}: {why}"),
+                );
+            }
+        }
+    }
+}
