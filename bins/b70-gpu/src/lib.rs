@@ -56,7 +56,7 @@ pub enum Command {
     ///
     /// Exits 0 for a server that serves (healthy, busy, asleep) and 1 otherwise.
     Probe {
-        /// Address of the server, e.g. http://127.0.0.1:19720.
+        /// Address of the server, for example `http://127.0.0.1:19720`.
         #[arg(long, value_name = "URL")]
         url: String,
         /// Seconds for the whole probe; longer than the server's longest batch.
@@ -65,7 +65,7 @@ pub enum Command {
         /// The server's card, to join the kernel's log: a PCI address, or an ordinal [default: where its process holds memory].
         #[arg(long, value_name = "G")]
         gpu: Option<CardRef>,
-        /// File with the server's API key; B70_API_KEY otherwise.
+        /// File with the server's API key; `B70_API_KEY` otherwise.
         #[arg(long, value_name = "FILE")]
         api_key_file: Option<PathBuf>,
     },

@@ -176,7 +176,7 @@ pub struct StopArgs {
 /// Keys of servers.
 #[derive(Debug, Args)]
 pub struct KeyArgs {
-    /// File with the servers' API key; B70_API_KEY otherwise.
+    /// File with the servers' API key; `B70_API_KEY` otherwise.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
 }
