@@ -4,7 +4,7 @@
 //! value of the seed as little-endian 32-bit words, at least one, without leading zero words; its `random()` takes two
 //! words `a` and `b` and returns `((a >> 5)·2^26 + (b >> 6)) / 2^53`.
 //!
-//! The crates of crates.io that offer MT19937 seed it otherwise or wrap it in a trait that changes between versions; the
+//! The published crates that offer MT19937 seed it otherwise or wrap it in a trait that changes between versions; the
 //! sixty lines below are fixed by known answers instead.
 
 const N: usize = 624;

@@ -1,3 +1,0 @@
-//! Entry point of `b70-bench`.
-
-fn main() {}
