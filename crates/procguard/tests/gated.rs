@@ -188,19 +188,25 @@ fn users_exclude_each_other() {
 
 #[test]
 fn an_ordinary_user_is_told_that_the_scan_is_blind() {
-    if std::env::var_os(OTHER_USER).is_some() {
+    const TEST: &str = "an_ordinary_user_is_told_that_the_scan_is_blind";
+    if let Some(pid) = std::env::var(OTHER_USER).ok().and_then(|text| text.parse().ok()) {
         let cards = b70_procguard::Cards::assumed(&["0000:03:00.0".parse().unwrap()]);
         let usage = Usage::scan(&Host::real(), &cards, &UsageOptions::default());
         assert_ne!(usage.cards[0].verdict, b70_procguard::Verdict::Free);
-        assert!(usage.unreadable.iter().any(|u| u.pid == Some(1)), "{:?}", usage.unreadable);
-        let other = ProcessIdentity::of(&Host::real(), 1).unwrap().unwrap();
+        assert!(usage.unreadable.iter().any(|u| u.pid == Some(pid)), "{:?}", usage.unreadable);
+        let other = ProcessIdentity::of(&Host::real(), pid).unwrap().unwrap();
         let process = VerifiedProcess::open(&other).expect("verifying needs no rights");
         let signaller = Signaller::new();
-        let e = signaller.send(&process, b70_procguard::ProcessSignal::Cont).unwrap_err();
+        // Not SIGCONT: the kernel lets every process of a session send it to the others.
+        let e = signaller.send(&process, b70_procguard::ProcessSignal::Term).unwrap_err();
         assert!(e.to_string().contains("another user"), "{e}");
         return;
     }
     if gate("root to become another user") {
-        as_nobody("an_ordinary_user_is_told_that_the_scan_is_blind", "1");
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        as_nobody(TEST, &other.id().to_string());
+        assert!(other.try_wait().unwrap().is_none(), "nobody cannot end a process of root");
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }
