@@ -12,7 +12,9 @@ use std::{
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
 use super::{DEFAULT_LEASE_ROOT, Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
-use crate::{files::open_pids, host::Host, pci::PciAddress};
+use b70_manifest::PciAddress;
+
+use crate::{files::open_pids, host::Host};
 
 /// Longer than any label; a longer file was not written by the kit.
 const MAX_LABEL: u64 = 64 << 10;
