@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
 use b70_golden::DEFAULT_TESTS;
 use b70_manifest::golden::GoldenRule;
-use b70_procguard::{GpuRef, DEFAULT_LEASE_ROOT};
+use b70_procguard::{DEFAULT_LEASE_ROOT, GpuRef};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Deterministic Q4_0 x Q8_1 kernel fixtures, the state of the golden corpus, and focused backend tests.

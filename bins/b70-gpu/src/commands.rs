@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::Path, process, time::Duration};
 use b70_cli::{CliError, Output, Style, Ui, exit};
 use b70_client::ApiKey;
 use b70_procguard::{
-    GpuRef, Cards, CheckStatus, DoctorReport, Evidence, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
+    Cards, CheckStatus, DoctorReport, Evidence, GpuRef, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
     UsageOptions, Verdict, pin_to_card, record, redact_arguments,
 };
 use b70_worker::{ProbeOptions, local_listener, probe};

@@ -10,7 +10,7 @@ mod text;
 use std::path::PathBuf;
 
 use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
-use b70_procguard::{GpuRef, DEFAULT_LEASE_ROOT};
+use b70_procguard::{DEFAULT_LEASE_ROOT, GpuRef};
 use clap::{Args, Parser, Subcommand};
 
 /// Which Intel GPUs are in this machine, who uses them, and who has the right to.

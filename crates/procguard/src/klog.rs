@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use b70_manifest::PciAddress;
 
-use crate::{host::Host};
+use crate::host::Host;
 
 /// Where a recorded tree keeps the log's lines.
 pub(crate) const RECORDED_LOG: &str = "/kmsg.txt";

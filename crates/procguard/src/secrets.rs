@@ -6,7 +6,9 @@ pub const REDACTED: &str = "<removed>";
 /// Does a variable's name say that its value is a secret?
 fn is_secret_name(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
-    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"].iter().any(|w| upper.contains(w))
+    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "BEARER", "COOKIE"]
+        .iter()
+        .any(|w| upper.contains(w))
 }
 
 /// Flags whose next argument is a secret.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use b70_procguard::{
-    GpuRef, Cards, CheckStatus, DoctorReport, Evidence, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
+    Cards, CheckStatus, DoctorReport, Evidence, GpuRef, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
     UsageOptions, Verdict, listening_inode_belongs_to, record,
 };
 

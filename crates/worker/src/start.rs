@@ -32,6 +32,7 @@ use crate::{
     resolve::ResolvedCommand,
     supervisor::Supervisor,
     sys,
+    trust::{open_own, own_directory},
 };
 
 /// Between two looks at a starting server.
@@ -65,7 +66,8 @@ struct Running<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Plans and, if nothing stands against any of it, starts the workers: all of them, or none.
+    /// Plans and, if nothing stands against any of it, starts the workers: all of them, or none. A worker for which something
+    /// changes between plan and start fails by itself.
     pub fn start(&self, names: &[String], options: &StartOptions<'_>) -> Result<Plan, WorkerError> {
         let mut plan = self.plan_start(names)?;
         if !plan.allowed() {
@@ -101,13 +103,14 @@ impl Supervisor<'_> {
     /// Takes the lease and starts the process. What was decided in the plan is decided again, with the lease held.
     fn launch<'w>(&self, worker: &'w Worker) -> Result<Running<'w>, WorkerError> {
         let paths = self.lane.paths(worker);
-        let _guard = operation_lock(&paths.directory)?;
+        let _guard = operation_lock(&paths)?;
         let view = self.view()?;
         let pci = view.cards.resolve(worker.gpu).map_err(|why| blocked(worker, vec![why]))?;
         let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
         // The lease first: what is looked at afterwards cannot be taken by another user of the kit any more.
         let owner = LeaseOwner::this_process(format!("b70-worker start {}", worker.name)).map_err(WorkerError::Proc)?;
-        let (action, command) = self.plan_one(worker, &view)?;
+        let build = self.build(&digests)?;
+        let (action, command) = self.plan_one(worker, &view, &BTreeSet::new())?;
         let lease = match self.mode {
             GpuMode::Absent => None,
             GpuMode::Required => {
@@ -153,6 +156,7 @@ impl Supervisor<'_> {
             process: &identity,
             token: &token,
             digests: &digests,
+            build: &build,
             lease: lease_path,
             leads_session: true,
         };
@@ -283,13 +287,16 @@ impl Supervisor<'_> {
     fn try_run(&self, name: &str) -> Result<WorkerError, WorkerError> {
         let worker = self.lane.worker(name)?;
         let paths = self.lane.paths(worker);
-        let guard = operation_lock(&paths.directory)?;
+        let guard = operation_lock(&paths)?;
         let view = self.view()?;
-        let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
-        let (action, command) = self.plan_one(worker, &view)?;
+        let Some((action, command)) = self.start_actions(&[name.to_owned()], &BTreeSet::new())?.pop() else {
+            return Err(blocked(worker, vec!["nothing was planned".into()]));
+        };
         let Some(command) = command.filter(|_| action.allowed) else {
             return Err(blocked(worker, action.reasons));
         };
+        let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
+        let build = self.build(&digests)?;
         // A session of its own makes its helpers findable; the leader of a terminal's job cannot have one.
         let leads = nix::unistd::setsid().is_ok() || nix::unistd::getsid(None).ok() == Some(nix::unistd::getpid());
         let process = ProcessIdentity::of_self().map_err(WorkerError::Proc)?;
@@ -307,6 +314,7 @@ impl Supervisor<'_> {
             process: &process,
             token: &token,
             digests: &digests,
+            build: &build,
             lease: lease.as_ref().map(|l| l.path().to_owned()),
             leads_session: leads,
         };
@@ -415,14 +423,10 @@ fn random_token() -> Result<String, WorkerError> {
 }
 
 /// Two operations on one worker do not run at the same time.
-pub(crate) fn operation_lock(directory: &Path) -> Result<File, WorkerError> {
-    fs::create_dir_all(directory).map_err(|e| WorkerError::io(directory, "create", e))?;
-    let path = directory.join(".lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
+pub(crate) fn operation_lock(paths: &WorkerPaths) -> Result<File, WorkerError> {
+    own_directory(paths)?;
+    let path = paths.directory.join(".lock");
+    let file = open_own(&path, File::options().create(true).truncate(false).write(true))
         .map_err(|e| WorkerError::io(&path, "open", e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use b70_admission::{Error as AdmissionError, open_source};
 use b70_procguard::{
-    GpuRef, Cards, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict,
-    pin_to_card,
+    Cards, GpuRef, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict, pin_to_card,
 };
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use b70_procguard::{
-    GpuRef, Cards, Host, PidState, ProcStat, ProcessIdentity, ProcessSignal, Session, SignalOutcome, Signaller,
+    Cards, GpuRef, Host, PidState, ProcStat, ProcessIdentity, ProcessSignal, Session, SignalOutcome, Signaller,
     StopPolicy, Usage, UsageOptions, VerifiedProcess, VerifyError, ancestors, stop,
 };
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use b70_procguard::{Host, Signaller};
-use b70_worker::{GpuMode, Lane, Plan, ResolveOptions, StartOptions, StopOptions, Supervisor};
+use b70_worker::{GpuMode, Lane, Plan, ResolveOptions, StartChecks, StartOptions, StopOptions, Supervisor};
 use serde_json::{Value, json};
 
 /// A free port of this moment, below the range of outgoing connections.
@@ -42,6 +42,7 @@ pub(crate) struct Bench {
     pub(crate) host: Host,
     pub(crate) mode: GpuMode,
     pub(crate) signaller: Signaller,
+    pub(crate) checks: StartChecks,
     pool: rayon::ThreadPool,
 }
 
@@ -72,7 +73,15 @@ impl Bench {
         let host =
             Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/four-b70-idle")).unwrap();
         let pool = b70_admission::pool(1).unwrap();
-        Self { dir, document, host, mode: GpuMode::Absent, signaller: Signaller::new(), pool }
+        Self {
+            dir,
+            document,
+            host,
+            mode: GpuMode::Absent,
+            signaller: Signaller::new(),
+            checks: StartChecks::default(),
+            pool,
+        }
     }
 
     pub(crate) fn config(&self) -> PathBuf {
@@ -97,7 +106,8 @@ impl Bench {
         let lane = self.lane();
         let resolve = ResolveOptions { layout: None, pool: &self.pool, uid: 0 };
         let lease_root = self.dir.path().join("leases");
-        act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve })
+        let checks = self.checks.clone();
+        act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve, checks })
     }
 
     pub(crate) fn start_within(&self, wait: f64) -> Plan {
