@@ -135,6 +135,14 @@ impl Bench {
         self.with(|s| s.stop(&[], &options)).unwrap()
     }
 
+    pub(crate) fn restart(&self) -> Plan {
+        let interrupted = AtomicBool::new(false);
+        let (signaller, progress) = (&self.signaller, &|_: &str, _: &str| {});
+        let stop = StopOptions { wait: Duration::from_secs(60), kill_after: None, signaller, progress };
+        let start = StartOptions { wait: Duration::from_secs(90), interrupted: &interrupted, progress, signaller };
+        self.with(|s| s.restart(&[], &stop, &start)).unwrap()
+    }
+
     pub(crate) fn stop(&self) -> Plan {
         self.stop_with(60.0, None)
     }
