@@ -181,6 +181,20 @@ fn the_kernels_log_of_a_recorded_host_is_joined_to_the_workers_card() {
         text.current_dir(dir.path()).args(["status", "--host-root", host]).env_remove("B70_WORKERS").output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains("kernel, last of its card:") && text.contains("as wedged"), "{text}");
+
+    // Another log and a waiting dump: the same tree as its owner would record it a moment later.
+    let tree = dir.path().join("host");
+    assert!(Command::new("cp").args(["-a", host]).arg(&tree).status().unwrap().success());
+    let log = "3,1,83000000,-;xe 0000:43:00.0: [drm] GT0: Engine reset: engine_class=ccs\n\
+               3,2,83000001,-;xe 0000:43:00.0: [drm] GT0: reset started\n\
+               3,3,83000002,-;xe 0000:43:00.0: [drm] device lost\n";
+    fs::write(tree.join("kmsg.txt"), log).unwrap();
+    fs::create_dir(tree.join("sys/bus/pci/devices/0000:43:00.0").canonicalize().unwrap().join("devcoredump")).unwrap();
+    let (status, _) = worker(dir.path(), &["status", "--host-root", tree.to_str().unwrap()]);
+    let row = &status["workers"][2]["kernel"];
+    let kinds: Vec<&str> = row["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["engine-reset", "gt-reset", "device-lost"]);
+    assert_eq!((&row["devcoredump"], &status["workers"][1]["kernel"]["devcoredump"]), (&json!(true), &json!(false)));
 }
 
 #[test]

@@ -7,6 +7,9 @@ use b70_manifest::{Sha256Hex, document};
 
 use crate::{error::WorkerError, identity::BinaryDigests};
 
+/// Fields that `b70-registry fingerprint --json` prints beside the document's own.
+const OF_THE_REPORT: [&str; 4] = ["fit_for_pass_reuse", "reasons", "newer_than_binaries", "unknown_because"];
+
 /// What is known of a worker's build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BuildFingerprint {
@@ -31,7 +34,9 @@ impl BuildFingerprint {
                 "no fingerprint document is given (build_fingerprint, --build-fingerprint)".into(),
             ));
         };
-        let found = document::read::<Fingerprint>(path)?;
+        let mut found = document::read::<Fingerprint>(path)?;
+        // What the command adds for its reader is no part of the fingerprint.
+        found.extra.retain(|name, _| !OF_THE_REPORT.contains(&name.as_str()));
         let differs = |why: String| WorkerError::OtherBuild { path: path.clone(), why };
         let whole = fingerprint_sha256(&found).map_err(|e| differs(e.to_string()))?;
         if whole != found.sha256 {

@@ -180,7 +180,12 @@ fn a_fingerprint_is_recorded_when_it_is_of_this_build_and_refused_when_it_is_not
     let mut write = |binary: Option<(&str, Sha256)>| {
         fingerprint.binaries = binary.into_iter().map(|(n, d)| (n.to_owned(), Known::Value(d))).collect();
         fingerprint.sha256 = fingerprint_sha256(&fingerprint).unwrap();
-        fs::write(&path, serde_json::to_vec(&fingerprint).unwrap()).unwrap();
+        // As the command prints it, with what it adds for its reader.
+        let mut printed = serde_json::to_value(&fingerprint).unwrap();
+        for (name, value) in [("fit_for_pass_reuse", json!(false)), ("reasons", json!(["dirty"]))] {
+            printed[name] = value;
+        }
+        fs::write(&path, printed.to_string()).unwrap();
         fingerprint.sha256
     };
     let recorded = |bench: &Bench| {

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::{DEFAULT_LEASE_ROOT, Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
+use super::{Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
 use b70_manifest::PciAddress;
 
 use crate::{files::open_pids, host::Host};
@@ -73,11 +73,6 @@ pub struct LeaseRoot {
 }
 
 impl LeaseRoot {
-    /// Opens the default directory, making it if needed.
-    pub fn open_default() -> Result<Self, LeaseError> {
-        Self::open(Path::new(DEFAULT_LEASE_ROOT))
-    }
-
     /// Opens a directory, making it (1777: everybody may lock, nobody may remove another's file) if it is not there.
     /// Its parent must exist.
     ///
