@@ -95,7 +95,7 @@ pub enum Outcome {
     Ready,
     /// It was started and not waited for.
     Started,
-    /// It did not come up; nothing of it is left.
+    /// It did not come up; the detail says so if something of it is left.
     Failed,
     /// It was not ready in time, and has been stopped; or it did not end in time, and runs on.
     Deadline,

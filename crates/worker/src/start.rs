@@ -93,7 +93,10 @@ impl Supervisor<'_> {
             }
         }
         for server in running {
-            let result = self.await_ready(&server, options)?;
+            // What fails for one must not hide what became of the others.
+            let result = self.await_ready(&server, options).unwrap_or_else(|error| {
+                server.result(Outcome::Failed, format!("{error}; it may still run, and b70-worker stop ends it"))
+            });
             (options.progress)(&result.worker, &result.detail);
             plan.results.push(result);
         }
