@@ -194,7 +194,7 @@ fn the_kernels_log_of_a_recorded_host_is_joined_to_the_workers_card() {
     let row = &status["workers"][2]["kernel"];
     let kinds: Vec<&str> = row["events"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["engine-reset", "gt-reset", "device-lost"]);
-    assert_eq!((&row["devcoredump"], &status["workers"][1]["kernel"]["devcoredump"]), (&json!(true), &json!(false)));
+    assert_eq!((&row["devcoredump"], &status["workers"][0]["kernel"]["devcoredump"]), (&json!(true), &json!(false)));
 }
 
 #[test]

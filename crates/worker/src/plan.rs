@@ -177,7 +177,7 @@ pub(crate) fn port_text(owners: &[PortOwner]) -> String {
     texts.join("; ")
 }
 
-/// Do these processes, and no others, hold the port? What clients left behind (TIME_WAIT) has no holder and is in nobody's
+/// Do these processes, and no others, hold the port? What clients left behind (`TIME_WAIT`) has no holder and is in nobody's
 /// way once no one listens.
 fn owned_by(owners: &[PortOwner], pids: &BTreeSet<u32>) -> bool {
     let ours = |owner: &PortOwner| owner.holders.iter().all(|h| pids.contains(&h.pid));
