@@ -12,8 +12,7 @@ fn is_secret_name(name: &str) -> bool {
 }
 
 /// Flags whose next argument is a secret.
-const SECRET_FLAGS: &[&str] =
-    &["--api-key", "--hf-token", "-hft", "--token", "--password", "--secret", "--auth", "--api-key-file"];
+const SECRET_FLAGS: &[&str] = &["--api-key", "--hf-token", "-hft", "--token", "--password", "--secret", "--auth"];
 
 /// The value to show of a variable.
 pub fn redact_variable<'a>(name: &str, value: &'a str) -> &'a str {
@@ -50,10 +49,10 @@ pub fn redact_arguments(argv: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Flags that only sound secret: token *counts* and key *types* of llama.cpp and others.
+/// Flags that only sound secret: token *counts*, key *types*, and files that hold a secret, of llama.cpp and others.
 fn is_keyless(flag: &str) -> bool {
     let ordinary = ["tokens", "cache-type-k", "tokenizer", "keyframe", "keep", "token-bucket"];
-    ordinary.iter().any(|w| flag.contains(w))
+    flag.ends_with("-file") || ordinary.iter().any(|w| flag.contains(w))
 }
 
 #[cfg(test)]
@@ -70,6 +69,7 @@ mod tests {
             ("env HF_TOKEN=abc llama-server", "env HF_TOKEN=<removed> llama-server"),
             ("x --max-tokens 512 --device SYCL0", "x --max-tokens 512 --device SYCL0"),
             ("x --api-key", "x --api-key"),
+            ("x --api-key-file /run/key --ssl-key-file=/run/tls", "x --api-key-file /run/key --ssl-key-file=/run/tls"),
         ];
         for (given, expected) in rows {
             assert_eq!(redact_arguments(&argv(given)).join(" "), expected);
