@@ -34,6 +34,13 @@ pub struct StepRow {
 }
 
 impl StepRow {
+    /// The row while the tour goes on: no more than that it ran.
+    pub(crate) fn progress(&self, ui: &Ui) -> String {
+        let word =
+            if self.passed { ui.paint_error(Style::Good, "proved") } else { ui.paint_error(Style::Bad, "FAILED") };
+        format!("{word}  {:<9} {:>9}", self.step, seconds_text(self.seconds))
+    }
+
     /// The row as one line.
     pub fn line(&self, ui: &Ui) -> String {
         let word = if self.passed { ui.paint(Style::Good, "proved") } else { ui.paint(Style::Bad, "FAILED") };
@@ -43,7 +50,7 @@ impl StepRow {
 
 impl Report {
     /// The table.
-    pub fn text(&self, ui: &Ui, kept: Option<&Path>) -> String {
+    pub fn text(&self, ui: &Ui, kept: Option<&Path>, page: Option<&Path>) -> String {
         let mut text = String::new();
         for row in &self.steps {
             text.push_str(&row.line(ui));
@@ -55,6 +62,9 @@ impl Report {
         text.push_str(&format!("{passed} of {} steps in {}\n", self.steps.len(), seconds_text(self.seconds)));
         if let Some(path) = kept {
             text.push_str(&format!("the files are in {}\n", path.display()));
+        }
+        if let Some(path) = page {
+            text.push_str(&format!("the same as a page: {}\n", path.display()));
         }
         text
     }
