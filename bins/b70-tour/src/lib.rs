@@ -18,7 +18,7 @@ use clap::Parser;
 
 pub use report::{Report, StepRow};
 
-/// The whole lane on a small generated model: packs, RAM, registry, fixtures, documents. No GPU needed.
+/// The whole lane on a small generated model: packs, RAM, registry, fixtures, servers. No GPU needed.
 #[derive(Debug, Parser)]
 #[command(name = "b70-tour", version, after_help = b70_cli::EXIT_CODES)]
 pub struct Cli {
@@ -30,6 +30,12 @@ pub struct Cli {
     /// Where the page goes [default: tour.html in the folder of --keep, else in $XDG_STATE_HOME/b70kit]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// The llama-server for the steps with real servers [default: the one on PATH]
+    #[arg(long, value_name = "FILE", env = "B70_LLAMA_SERVER", conflicts_with = "no_servers")]
+    llama_server: Option<PathBuf>,
+    /// Leave out the steps with real servers.
+    #[arg(long)]
+    no_servers: bool,
 }
 
 impl HasGlobal for Cli {
@@ -42,7 +48,8 @@ impl HasGlobal for Cli {
 pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     let workspace = Workspace::create(cli.keep)?;
     let ram = Ram::create(workspace.path())?;
-    let report = steps::run(workspace.path(), ram.path(), ui)?;
+    let server = if cli.no_servers { None } else { cli.llama_server.or_else(on_path) };
+    let report = steps::run(workspace.path(), ram.path(), server.as_deref(), ui)?;
     let code = if report.passed { exit::OK } else { exit::CHECK_FAILED };
     let page = match (cli.html, workspace.kept()) {
         (Some(path), _) => path,
@@ -57,6 +64,12 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     let page = publish(&page, &page::html(&report))?;
     let text = report.text(ui, workspace.kept(), Some(&page));
     Output::new(&report, text, code)
+}
+
+/// The llama-server that a shell would start.
+fn on_path() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join("llama-server")).find(|file| file.is_file())
 }
 
 /// Writes the page whole or not at all, over an older one.

@@ -11,14 +11,19 @@ body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--back);
 h1{font-size:1.5rem;margin:0 0 .25rem}p{color:var(--dim);margin:.25rem 0 1.25rem}\
 table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.5rem .75rem;border-bottom:1px solid var(--line)}\
 th{font-weight:600;color:var(--dim)}td.time{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
-.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}\
+.good{color:var(--good);font-weight:600}.bad{color:var(--bad);font-weight:600}.skipped{color:var(--dim)}\
 code{display:block;margin-top:.25rem;padding:.25rem .5rem;background:var(--code);font-size:.85em;color:var(--dim);overflow-wrap:anywhere;border-radius:4px}";
 
 /// The page.
 pub(crate) fn html(report: &Report) -> String {
     let mut rows = String::new();
     for row in &report.steps {
-        let (class, word) = if row.passed { ("good", "proved") } else { ("bad", "FAILED") };
+        let word = row.verdict().1;
+        let class = match (row.skipped, row.passed) {
+            (true, _) => "skipped",
+            (false, true) => "good",
+            (false, false) => "bad",
+        };
         rows.push_str(&format!(
             "<tr><td class=\"{class}\">{word}</td><td>{}</td><td>{}<code>{}</code></td><td class=\"time\">{}</td></tr>\n",
             escaped(row.step),
@@ -27,17 +32,15 @@ pub(crate) fn html(report: &Report) -> String {
             escaped(&seconds_text(row.seconds)),
         ));
     }
-    let passed = report.steps.iter().filter(|row| row.passed).count();
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>b70-tour</title>\
          <style>{STYLE}</style></head><body>\n<h1>What the tour proved</h1>\n\
-         <p>{passed} of {} steps in {}. A generated model of random weights, no GPU: proofs about bytes and processes, \
+         <p>{}. A generated model of random weights, no GPU: proofs about bytes and processes, \
          none about the speed of a card.</p>\n\
          <table><thead><tr><th>Outcome</th><th>Step</th><th>What it showed, and the command that does the same</th>\
          <th>Time</th></tr></thead><tbody>\n{rows}</tbody></table>\n</body></html>\n",
-        report.steps.len(),
-        escaped(&seconds_text(report.seconds)),
+        escaped(&report.summary()),
     )
 }
 
@@ -67,11 +70,12 @@ mod tests {
             step: "step",
             command: "b70-pack inspect --model '<b>.gguf'".to_owned(),
             passed: false,
+            skipped: false,
             proved: "a < b & \"c\"".to_owned(),
             seconds: 0.5,
         };
         let page = html(&Report { schema_version: 1, passed: false, steps: vec![row], seconds: 1.0 });
         assert!(page.contains("a &lt; b &amp; &quot;c&quot;") && page.contains("&#39;&lt;b&gt;.gguf&#39;"));
-        assert!(!page.contains("<b>") && page.contains("0 of 1 steps") && !page.contains("http"));
+        assert!(!page.contains("<b>") && page.contains("0 of 1 steps proved") && !page.contains("http"));
     }
 }

@@ -4,6 +4,7 @@ mod artifacts;
 mod documents;
 mod golden;
 mod packs;
+mod servers;
 mod stage;
 
 use std::fmt::Display;
@@ -48,15 +49,25 @@ impl Tour<'_> {
             Ok(proved) => (true, proved),
             Err(problem) => (false, problem),
         };
-        let row = StepRow { step, command, passed, proved, seconds };
+        self.row(StepRow { step, command, passed, skipped: false, proved, seconds });
+        passed
+    }
+
+    /// Leaves a step out and says why; the tour goes on.
+    pub(crate) fn skip(&mut self, step: &'static str, command: String, reason: &str) -> bool {
+        let proved = format!("not shown: {reason}");
+        self.row(StepRow { step, command, passed: true, skipped: true, proved, seconds: 0.0 });
+        true
+    }
+
+    fn row(&mut self, row: StepRow) {
         self.ui.note(&row.progress(self.ui));
         self.rows.push(row);
-        passed
     }
 }
 
 /// Runs every step until one fails.
-pub(crate) fn run(folder: &Path, ram: &Path, ui: &Ui) -> Result<Report, CliError> {
+pub(crate) fn run(folder: &Path, ram: &Path, llama_server: Option<&Path>, ui: &Ui) -> Result<Report, CliError> {
     let started = Instant::now();
     let places = Places {
         folder: folder.to_owned(),
@@ -73,6 +84,7 @@ pub(crate) fn run(folder: &Path, ram: &Path, ui: &Ui) -> Result<Report, CliError
                 && artifacts::run(&places, &mut tour)?
                 && golden::run(&places, &mut tour)?
                 && documents::run(&places, &mut tour)?
+                && servers::run(&places, llama_server, &mut tour)?
         }
     };
     Ok(Report { schema_version: 1, passed, steps: tour.rows, seconds: started.elapsed().as_secs_f64() })
