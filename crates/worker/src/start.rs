@@ -77,7 +77,7 @@ impl Supervisor<'_> {
         let mut running = Vec::new();
         for worker in self.lane.select(names)? {
             let began = Instant::now();
-            match self.launch(worker) {
+            match self.launch(worker, options.signaller) {
                 Ok(started) => {
                     (options.progress)(&worker.name, &format!("started as pid {}", started.process.identity().pid));
                     running.push(started);
@@ -104,7 +104,7 @@ impl Supervisor<'_> {
     }
 
     /// Takes the lease and starts the process. What was decided in the plan is decided again, with the lease held.
-    fn launch<'w>(&self, worker: &'w Worker) -> Result<Running<'w>, WorkerError> {
+    fn launch<'w>(&self, worker: &'w Worker, signaller: &Signaller) -> Result<Running<'w>, WorkerError> {
         let paths = self.lane.paths(worker);
         let _guard = operation_lock(&paths)?;
         let view = self.view()?;
@@ -144,14 +144,25 @@ impl Supervisor<'_> {
                 let _ = sender.send(status);
             }
         });
-        let (Some(identity), Ok(process)) = (identity, verified) else {
-            let status = exit.recv_timeout(Duration::from_secs(2)).map_or_else(|_| "at once".into(), |s| s.to_string());
-            return Err(blocked(
-                worker,
-                vec![format!("it ended as it started ({status}){}", log_end(&command.output))],
-            ));
+        let status =
+            || exit.recv_timeout(Duration::from_secs(2)).map_or_else(|_| "at once".to_owned(), |s| s.to_string());
+        let Some(identity) = identity else {
+            return Err(blocked(worker, vec![format!("it ended as it started ({})", status())]));
         };
         let session = Session { leader: identity.clone(), token: Some(token.clone()) };
+        let Ok(process) = verified else {
+            // A launcher may end at once and leave a server behind, which carries the session's mark.
+            let swept = stop(signaller, &session, CLEANUP).map_err(WorkerError::Proc)?;
+            let left = match (swept.leftovers_ended.len(), swept.leftovers_alive.len()) {
+                (0, 0) => String::new(),
+                (ended, 0) => format!(
+                    " and left {ended} process(es) behind: it must become the server by exec; nothing of it is left"
+                ),
+                (_, alive) => format!(" and left process(es) behind, of which {alive} could not be ended"),
+            };
+            let end = log_end(&command.output);
+            return Err(blocked(worker, vec![format!("it ended as it started ({}){left}{end}", status())]));
+        };
         let lease_path = lease.as_ref().map(|l| l.path().to_owned());
         let parts = Parts {
             worker,
@@ -172,7 +183,7 @@ impl Supervisor<'_> {
         }
         if let Err(error) = recorded {
             // Without a record nobody could stop it later.
-            stop(&Signaller::new(), &session, CLEANUP).map_err(WorkerError::Proc)?;
+            stop(signaller, &session, CLEANUP).map_err(WorkerError::Proc)?;
             return Err(error);
         }
         Ok(Running {
