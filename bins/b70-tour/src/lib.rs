@@ -95,10 +95,7 @@ impl Ram {
             return Ok(Self::Memory(memory));
         }
         let path = folder.join("ram");
-        std::fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| CliError::io(&path, &error))?;
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| CliError::io(&path, &error))?;
         Ok(Self::Disk(path))
     }
 

@@ -52,9 +52,12 @@ pub(crate) fn write(path: &Path) -> Result<(), CliError> {
             .tensor(name("ffn_up"), types::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
             .tensor(name("ffn_down"), types::Q4_0, &[FEED_FORWARD, EMBEDDING], numbers.q4_0(FEED_FORWARD, EMBEDDING));
     }
-    writer
-        .tensor("token_embd.weight", types::Q4_0, &[EMBEDDING, TOKENS], numbers.q4_0(EMBEDDING, TOKENS))
-        .tensor("output_norm.weight", types::F32, &[EMBEDDING], numbers.floats(EMBEDDING));
+    writer.tensor("token_embd.weight", types::Q4_0, &[EMBEDDING, TOKENS], numbers.q4_0(EMBEDDING, TOKENS)).tensor(
+        "output_norm.weight",
+        types::F32,
+        &[EMBEDDING],
+        numbers.floats(EMBEDDING),
+    );
     writer.write_file(path).map(|_| ()).map_err(|error| CliError::usage("tour-model", error.to_string()).path(path))
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use b70_admission::{
-    Artifact, How, ModelCache, ModelSource, PrepareAction, PrepareRequest, Progress, RegisterRequest, Registry, Reserve,
-    Sha256,
+    Artifact, How, ModelCache, ModelSource, PrepareAction, PrepareRequest, Progress, RegisterRequest, Registry,
+    Reserve, Sha256,
 };
 use b70_cli::{CliError, bytes_text};
 

@@ -9,8 +9,8 @@ use super::{Places, Tour, expect, flip_bit, told};
 pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError> {
     let pool = b70_admission::pool(0)?;
     Ok(tour.step("golden", "b70-golden prepare && b70-golden verify --recompute".to_owned(), || {
-        let made = prepare(&places.artifacts, &SetParameters::default(), &PrepareOptions::default(), &pool)
-            .map_err(told)?;
+        let made =
+            prepare(&places.artifacts, &SetParameters::default(), &PrepareOptions::default(), &pool).map_err(told)?;
         let checked = verify(&places.artifacts, true, &pool).map_err(told)?;
         if !checked.is_valid() {
             return Err(checked.failures.join(", "));

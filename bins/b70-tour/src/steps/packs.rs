@@ -58,18 +58,17 @@ pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<Option<SetDir>
     let (Some(prepared), true) = (prepared, passed) else { return Ok(None) };
     let key = prepared.set_key;
     let set = SetDir::open(cache_root, key)?;
-    let passed = tour.step("deep", format!("b70-pack verify --deep --set-key {key}"), || {
-        let done = packs.verify(&set, Depth::Deep, None).map_err(told)?;
-        ready(&done, format!("{} of payload rehashed by SHA-256", bytes_text(done.checked_bytes)))
-    }) && tour.step("against", format!("b70-pack verify --against {model} --set-key {key}"), || {
-        let source = Model::open(model_path).map_err(told)?;
-        let done = packs.verify(&set, Depth::Shallow, Some(&source)).map_err(told)?;
-        ready(&done, format!("every block unpacked from {} equals the model's", bytes_text(done.checked_bytes)))
-    }) && tour.step(
-        "unpack",
-        format!("b70-pack unpack --set-key {key} --tensor {ONE_TENSOR} --out FILE"),
-        || packs.unpack(&set, &places.folder),
-    ) && tour.step("tamper", format!("b70-pack verify --deep --set-key {key}"), || packs.tamper(&set));
+    let passed =
+        tour.step("deep", format!("b70-pack verify --deep --set-key {key}"), || {
+            let done = packs.verify(&set, Depth::Deep, None).map_err(told)?;
+            ready(&done, format!("{} of payload rehashed by SHA-256", bytes_text(done.checked_bytes)))
+        }) && tour.step("against", format!("b70-pack verify --against {model} --set-key {key}"), || {
+            let source = Model::open(model_path).map_err(told)?;
+            let done = packs.verify(&set, Depth::Shallow, Some(&source)).map_err(told)?;
+            ready(&done, format!("every block unpacked from {} equals the model's", bytes_text(done.checked_bytes)))
+        }) && tour.step("unpack", format!("b70-pack unpack --set-key {key} --tensor {ONE_TENSOR} --out FILE"), || {
+            packs.unpack(&set, &places.folder)
+        }) && tour.step("tamper", format!("b70-pack verify --deep --set-key {key}"), || packs.tamper(&set));
     Ok(passed.then_some(set))
 }
 

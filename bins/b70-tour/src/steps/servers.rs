@@ -49,7 +49,11 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
         Ok(plan) if !plan.allowed() => {
             // Somebody's own servers come first; the tour does not argue with them.
             let reasons: Vec<String> = plan.plan.iter().flat_map(|action| action.reasons.clone()).collect();
-            return Ok(tour.skip("workers", start_command, &format!("a start is blocked here: {}", reasons.join("; "))));
+            return Ok(tour.skip(
+                "workers",
+                start_command,
+                &format!("a start is blocked here: {}", reasons.join("; ")),
+            ));
         }
         other => other.map_err(told),
     };
@@ -102,8 +106,7 @@ fn start(supervisor: &Supervisor<'_>, signaller: &Signaller, interrupted: &Atomi
         return Err(details.join("; "));
     }
     let again = supervisor.plan_start(&[]).map_err(told)?;
-    let pids: Vec<String> =
-        plan.results.iter().filter_map(|result| result.pid).map(|pid| pid.to_string()).collect();
+    let pids: Vec<String> = plan.results.iter().filter_map(|result| result.pid).map(|pid| pid.to_string()).collect();
     expect(
         !again.allowed() && pids.len() == 2,
         format!("two servers answer (processes {}); a second start is refused", pids.join(" and ")),
