@@ -131,7 +131,7 @@ fn debian(root: &Path, out: &Path, target: &Path) -> Result<PathBuf, Failure> {
 /// Prints what was made with its size, and writes its SHA-256 beside it.
 fn report(file: &Path) -> Result<(), Failure> {
     let bytes = fs::read(file).at("read", file)?;
-    let digest: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = b70_manifest::Sha256Hex::of(&bytes);
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let mut sums = file.as_os_str().to_owned();
     sums.push(".sha256");

@@ -27,7 +27,7 @@ pub struct Cli {
     /// Keep the files here instead of in a temporary folder; the folder must not exist or be empty.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Where the page goes [default: tour.html in the folder of --keep, else in $XDG_STATE_HOME/b70kit]
+    /// Where the page goes [default: tour.html in the folder of --keep, else in the state folder]
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// The llama-server for the steps with real servers [default: the one on PATH]

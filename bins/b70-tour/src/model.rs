@@ -22,7 +22,7 @@ pub(crate) const PACKABLE: u64 = 7 * LAYERS as u64;
 /// One of them.
 pub(crate) const ONE_TENSOR: &str = "blk.0.ffn_down.weight";
 /// Tokens that a prompt and its answer may have.
-pub(crate) const CONTEXT: u32 = 4096;
+pub(crate) const CONTEXT: u32 = 8192;
 
 /// Writes the model; the same bytes each time.
 pub(crate) fn write(path: &Path) -> Result<(), CliError> {
@@ -61,7 +61,7 @@ pub(crate) fn write(path: &Path) -> Result<(), CliError> {
     writer.write_file(path).map(|_| ()).map_err(|error| CliError::usage("tour-model", error.to_string()).path(path))
 }
 
-/// A vocabulary of single bytes and characters, in the form that llama.cpp calls `llama` (SentencePiece).
+/// A vocabulary of single bytes and characters, in the form that llama.cpp calls `llama` (`SentencePiece`).
 fn tokenizer(writer: &mut GgufWriter<'_>) {
     // The kinds of tokens, as llama.cpp numbers them.
     const NORMAL: i32 = 1;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use b70_bench::{CalibrateOptions, Calibration, RunStatus, Suite, load_folder, targets_of_workers};
 use b70_cli::CliError;
 use b70_manifest::workers::{ExtraArgs, Workers};
 use b70_procguard::{Host, Signaller};
@@ -21,6 +22,11 @@ use crate::model::CONTEXT;
 const READY: Duration = Duration::from_secs(60);
 /// How long it may take to end.
 const ENDED: Duration = Duration::from_secs(20);
+
+/// Prompts that each server is asked.
+const PROMPTS: usize = 3;
+/// Tokens of an answer.
+const ANSWER: u32 = 128;
 
 /// Returns whether every step proved what it should, or was skipped with a reason.
 pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<'_>) -> Result<bool, CliError> {
@@ -67,11 +73,17 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
         && tour.step("probe", format!("b70-worker status --probe --config {} --no-gpu", config.display()), || {
             ask(&lane, &host)
         });
+    let measured = answered
+        && tour.step(
+            "calibrate",
+            format!("b70-bench calibrate --config {} --out DIR --max-tokens {ANSWER} --prompt …", config.display()),
+            || calibrate(places, &config, &host, &interrupted),
+        );
     // What was started is stopped, whatever the steps before said.
     let stopped = tour.step("stop", format!("b70-worker stop --config {} --execute", config.display()), || {
         stop(&supervisor, &signaller)
     });
-    Ok(started && answered && stopped)
+    Ok(started && answered && measured && stopped)
 }
 
 /// A configuration of two workers on free ports, without cards.
@@ -123,6 +135,41 @@ fn ask(lane: &Lane, host: &Host) -> Proof {
         said.push(format!("{} healthy", worker.name));
     }
     Ok(format!("{}, each by a token it generated for the question", said.join(", ")))
+}
+
+/// A brief cold calibration of both servers, and every figure made again from the raw offsets.
+fn calibrate(places: &Places, config: &Path, host: &Host, interrupted: &AtomicBool) -> Proof {
+    let suite = Suite::builtin();
+    let selected = suite.prompts.iter().take(PROMPTS).map(|prompt| prompt.id.clone()).collect();
+    let calibration = Calibration {
+        targets: targets_of_workers(config, &[], host).map_err(told)?,
+        suite,
+        options: CalibrateOptions {
+            max_tokens: ANSWER,
+            selected: Some(selected),
+            total: Some(Duration::from_secs(120)),
+            ..CalibrateOptions::default()
+        },
+        out: places.folder.join("calibration"),
+        host: host.clone(),
+        lease_root: None,
+    };
+    let report = calibration.execute(interrupted, &mut |_| {}).map_err(told)?;
+    if report.status != RunStatus::Passed {
+        return Err(format!("the screening gate did not pass; the rows are in {}", report.out.display()));
+    }
+    let results = load_folder(&report.out).map_err(told)?;
+    let rows: usize = results.iter().map(|result| result.judged.measured().rows.len()).sum();
+    let same = results.iter().all(|result| result.disagreements.is_empty());
+    let cold = results.iter().all(|result| result.judged.gates().get("cached_zero").is_some_and(|gate| gate.passed));
+    let promoted = results.iter().any(|result| result.promotion().is_some());
+    expect(
+        results.len() == 2 && rows == 2 * PROMPTS && same && cold && !promoted,
+        format!(
+            "{rows} cold rows, cached tokens 0 in each; every figure made again from its offsets; a subset of the suite, so \
+             not promotion-eligible"
+        ),
+    )
 }
 
 fn stop(supervisor: &Supervisor<'_>, signaller: &Signaller) -> Proof {
