@@ -37,8 +37,6 @@ pub struct IdentityInputs {
 #[derive(Clone, Debug)]
 pub(crate) struct Collected {
     pub(crate) identity: RunIdentity,
-    /// The process that listens at the endpoint, if it could be found.
-    pub(crate) pid: Option<u32>,
     pub(crate) notes: Vec<String>,
 }
 
@@ -103,7 +101,7 @@ pub(crate) fn collect(
         identity.extra.insert("chat_template_sha256".to_owned(), json!(Sha256Hex::of(template.as_bytes())));
     }
     identity.card = card.map(|pci| card_identity(host, pci));
-    Collected { identity, pid, notes }
+    Collected { identity, notes }
 }
 
 /// An identity of which nothing is known.

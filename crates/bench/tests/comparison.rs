@@ -155,7 +155,7 @@ fn cycle_and_burst_ratios_stand_beside_the_rate() {
             let mut row = row(prompt, if candidate { 55.0 } else { 50.0 } + card as f64);
             row.extra.insert("burst_gap_s_mean".to_owned(), 0.06.into());
             row.tokens_per_burst = Some(if candidate { 3.3 } else { 3.0 });
-            row.sha256 = Some(Sha256Hex::of(if prompt < 9 { b"same" } else { &[u8::from(candidate)] }));
+            row.sha256 = Some(Sha256Hex::of(format!("{}", prompt >= 9 && candidate).as_bytes()));
             row
         });
         run("r", candidate, card, period, rows.collect())

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use b70_admission::Root;
 use b70_client::{Api, BaseUrl, CancelToken, CompletionRequest, Deadlines, Endpoint, ServerIdentity, request_id};
 use b70_manifest::calibration::{CalibrationRow, CalibrationRun, EndpointIdentity, Measured, RunEndpoint};
 use b70_manifest::gate::{Judged, judge};
@@ -33,7 +32,6 @@ const DEADLINE: u8 = 2;
 
 /// What all endpoints of a run share.
 struct Shared<'a> {
-    root: &'a Root,
     token: CancelToken,
     stop: AtomicU8,
     observe: Mutex<&'a mut (dyn FnMut(CalibrationEvent<'_>) + Send)>,
@@ -89,7 +87,6 @@ impl Calibration {
         let _leases = self.measuring_leases()?;
         let root = open(&self.out)?;
         let shared = Shared {
-            root: &root,
             token: CancelToken::new(),
             stop: AtomicU8::new(RUNNING),
             observe: Mutex::new(observe),
@@ -257,7 +254,7 @@ impl Calibration {
             .endpoint(target, Deadlines::within(Duration::from_secs(5)))
             .ok()
             .and_then(|endpoint| endpoint.with_cancel(shared.token.clone()).props().ok());
-        let Collected { identity, pid: _, notes: found } =
+        let Collected { identity, notes: found } =
             collect(&self.host, &url, target.card, &target.inputs, server, props.as_ref());
         measured.identity = identity;
         measured.identity.workers_at_once = Some(shared.workers_at_once);

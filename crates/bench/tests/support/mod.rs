@@ -86,7 +86,7 @@ pub(crate) fn row(prompt: usize, rate: f64) -> CalibrationRow {
     row
 }
 
-/// Rows as templates, so that a simulation does not parse JSON for each.
+// Rows as templates, so that a simulation does not parse JSON for each.
 thread_local! {
     static TEMPLATES: std::cell::RefCell<BTreeMap<usize, CalibrationRow>> = const { std::cell::RefCell::new(BTreeMap::new()) };
     static MEASURED: Measured = measured();
