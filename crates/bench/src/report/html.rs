@@ -20,11 +20,11 @@ const STYLE: &str = "
 @media (prefers-color-scheme:dark){:root{--bg:#15171a;--panel:#1c1f23;--ink:#e6e8ea;--soft:#a2a9b1;--line:#343a41;--grid:#2a2f35;
 --good:#5fd08d;--bad:#ff8a80;--warn:#f0b95a;--s0:#7db0ff;--s1:#ffa45c;--s2:#5fd3b3;--s3:#dc93ec;--s4:#ff8fa3;--s5:#c9d45c;--s6:#6fd0ea;--s7:#d3ab84}}
 *{box-sizing:border-box}body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
-main{max-width:1080px;margin:0 auto;padding:28px 20px 60px}h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:34px 0 8px}
+main{max-width:1120px;margin:0 auto;padding:28px 20px 60px}h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:34px 0 8px}
 p{margin:6px 0;max-width:75ch}.soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}
 .panel{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:14px 16px;margin:12px 0;overflow-x:auto}
-.note{border-left:4px solid var(--warn)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}
-th,td{padding:5px 9px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}th{font-weight:600;color:var(--soft)}
+.note{border-left:4px solid var(--warn)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13.5px}
+th,td{padding:5px 7px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}th{font-weight:600;color:var(--soft);white-space:normal;vertical-align:bottom}
 th:first-child,td:first-child{text-align:left}td.words{text-align:left;white-space:normal;min-width:22ch}
 tr:last-child td{border-bottom:0}svg{display:block;width:100%;height:auto;min-width:560px}svg text{font:12px system-ui,sans-serif;fill:var(--soft)}
 svg text.name{fill:var(--ink)}svg text.axis{fill:var(--ink)}.grid{stroke:var(--grid);stroke-width:1}.reference{stroke:var(--soft);stroke-width:1.5;stroke-dasharray:5 4}
@@ -135,7 +135,7 @@ fn figures(body: &mut String, results: &[LoadedResult]) {
     body.push_str("<h2>Figures</h2><p class=\"soft\">Tokens per second. Median, p10, mean and balanced (every prompt class of one weight) count 99 intervals; <em>legacy</em> counts 100 events over the same time, 1.0101 times as much.</p>");
     let head = [
         "endpoint", "card", "rows", "median", "p10", "mean", "balanced", "legacy", "after TTFT", "wall", "TTFT ms", "gap ms",
-        "tokens/burst", "accepted %",
+        "tokens a burst", "accepted %",
     ];
     let rows: Vec<Vec<String>> = results
         .iter()
