@@ -16,13 +16,13 @@ pub(crate) const TOKENS: u32 = 110;
 pub(crate) const PROPS: &str = r#"{"model_path":"/models/m.gguf","model_alias":"m","total_slots":1,"build_info":"b1-fake","chat_template":"t","default_generation_settings":{"n_ctx":4096}}"#;
 pub(crate) const MODELS: &str = r#"{"object":"list","data":[{"id":"m","owned_by":"llamacpp"}]}"#;
 
+/// A pause that the reader notices even on a busy machine: an answer that arrives in one read has no rate.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// A cold answer of [`TOKENS`] tokens.
 pub(crate) fn answer() -> Vec<Step> {
-    let mut steps = vec![Step::Send(stream_head())];
-    for _ in 0..TOKENS / 10 {
-        steps.push(Step::Send((0..10).flat_map(|_| delta("word ")).collect()));
-        steps.push(Step::Sleep(Duration::from_micros(300)));
-    }
+    let words = |count: u32| Step::Send((0..count).flat_map(|_| delta("word ")).collect());
+    let mut steps = vec![Step::Send(stream_head()), words(10), Step::Sleep(PAUSE), words(40), words(TOKENS - 50)];
     let usage = format!(
         r#"{{"id":"chatcmpl-1","choices":[],"usage":{{"completion_tokens":{TOKENS},"prompt_tokens":80,"prompt_tokens_details":{{"cached_tokens":0}}}},"timings":{{"cache_n":0,"prompt_n":80,"predicted_n":{TOKENS}}}}}"#
     );
@@ -34,6 +34,9 @@ pub(crate) fn answer() -> Vec<Step> {
 pub(crate) fn native_answer() -> Vec<Step> {
     let mut steps = vec![Step::Send(stream_head())];
     for token in 0..TOKENS {
+        if token == 10 {
+            steps.push(Step::Sleep(PAUSE));
+        }
         steps.push(Step::Send(event(&format!(r#"{{"content":"w ","tokens":[{token}],"stop":false}}"#))));
     }
     let last = format!(
