@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use b70_admission::refuse_in_git;
 use b70_bench::{
-    CalibrateOptions, Calibration, CalibrationEvent, CompareOptions, FloorRule, LoadedResult, ReportDocument, RunStatus,
-    Submission, Suite, SuiteReport, Target, compare_files, error_code, export_localmaxxing, html_report, load_folder,
-    load_result, targets_of_workers, text_report, write_document,
+    CalibrateOptions, Calibration, CalibrationEvent, CompareOptions, FloorRule, LoadedResult, ReportDocument,
+    RunStatus, Submission, Suite, SuiteReport, Target, compare_files, error_code, export_localmaxxing, html_report,
+    load_folder, load_result, targets_of_workers, text_report, write_document,
 };
 use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag};
 use b70_client::{Api, ApiKey, Deadlines};
@@ -51,9 +51,12 @@ pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError
     let targets = targets(&args, &host)?;
     let out = std::path::absolute(&args.out).map_err(|error| CliError::io(&args.out, &error))?;
     refuse_in_git(&out, args.allow_in_repo)?;
-    let api_key = args.api_key.as_deref().map(ApiKey::new).transpose().map_err(|error| {
-        CliError::usage("api-key", error.to_string())
-    })?;
+    let api_key = args
+        .api_key
+        .as_deref()
+        .map(ApiKey::new)
+        .transpose()
+        .map_err(|error| CliError::usage("api-key", error.to_string()))?;
     let duration = Duration::from_secs_f64;
     let request = duration(args.request_timeout);
     let deadlines = Deadlines {
@@ -99,7 +102,9 @@ pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError
     }
     let mut show = |event: CalibrationEvent<'_>| match event {
         CalibrationEvent::Begins { endpoint, rows } => ui.note(&format!("{endpoint}: {rows} requests")),
-        CalibrationEvent::Row { endpoint, taken, rows, row } => ui.note(&text::row(endpoint, taken, rows, row, error_code(row))),
+        CalibrationEvent::Row { endpoint, taken, rows, row } => {
+            ui.note(&text::row(endpoint, taken, rows, row, error_code(row)))
+        }
         CalibrationEvent::Ends { endpoint, error: Some(error) } => {
             ui.note(&format!("{endpoint}: {} {}", ui.paint_error(Style::Bad, "ended:"), text::shown(error)));
         }
@@ -119,8 +124,7 @@ pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError
 pub(crate) fn gate(ui: &Ui, file: &Path, gate: GateName) -> Result<Output, CliError> {
     let result = load_result(file)?;
     let report = result.verify_report();
-    let passed = report.disagreements.is_empty()
-        && report.gates.get(gate.word()).is_some_and(|outcome| outcome.passed);
+    let passed = report.disagreements.is_empty() && report.gates.get(gate.word()).is_some_and(|outcome| outcome.passed);
     let code = if passed { exit::OK } else { exit::CHECK_FAILED };
     Output::new(&report, text::gates(ui, &report, gate.word(), passed), code)
 }
@@ -167,7 +171,8 @@ pub(crate) fn compare(ui: &Ui, args: &CompareArgs) -> Result<Output, CliError> {
     };
     let comparison = compare_files(&results, &options)?;
     if let Some(out) = &args.out {
-        let mut bytes = serde_json::to_vec_pretty(&comparison).map_err(|error| CliError::usage("internal", error.to_string()))?;
+        let mut bytes =
+            serde_json::to_vec_pretty(&comparison).map_err(|error| CliError::usage("internal", error.to_string()))?;
         bytes.push(b'\n');
         write_document(out, &bytes, false)?;
     }
@@ -213,7 +218,8 @@ pub(crate) fn export(ui: &Ui, args: ExportArgs) -> Result<Output, CliError> {
         notes: args.notes,
     };
     let payload = export_localmaxxing(&result, &submission)?;
-    let mut bytes = serde_json::to_vec_pretty(&payload).map_err(|error| CliError::usage("internal", error.to_string()))?;
+    let mut bytes =
+        serde_json::to_vec_pretty(&payload).map_err(|error| CliError::usage("internal", error.to_string()))?;
     bytes.push(b'\n');
     write_document(&args.out, &bytes, false)?;
     Output::ok(&payload, format!("{}: {}; nothing was posted\n", ui.paint(Style::Good, "written"), args.out.display()))

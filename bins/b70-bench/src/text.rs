@@ -26,7 +26,12 @@ pub(crate) fn plan(ui: &Ui, plan: &CalibrationPlan) -> String {
         let card = endpoint.card.map_or_else(|| "no card named".to_owned(), |card| card.to_string());
         let arm = endpoint.arm.map_or_else(String::new, |arm| format!(", {arm}"));
         let period = endpoint.period.map_or_else(String::new, |period| format!(", period {period}"));
-        text.push_str(&format!("{word}  {} at {}, {card}{arm}{period}, {} requests\n", endpoint.name, shown(&endpoint.url), endpoint.requests));
+        text.push_str(&format!(
+            "{word}  {} at {}, {card}{arm}{period}, {} requests\n",
+            endpoint.name,
+            shown(&endpoint.url),
+            endpoint.requests
+        ));
         for reason in &endpoint.reasons {
             text.push_str(&format!("  blocked: {}\n", shown(reason)));
         }
@@ -95,7 +100,11 @@ pub(crate) fn gates(ui: &Ui, report: &VerifyReport, asked: &str, passed: bool) -
         }
     }
     if !report.disagreements.is_empty() {
-        text.push_str(&format!("  {} figures are not what the rows give:\n{}", report.disagreements.len(), disagreements(report)));
+        text.push_str(&format!(
+            "  {} figures are not what the rows give:\n{}",
+            report.disagreements.len(),
+            disagreements(report)
+        ));
     }
     let eligible = if report.promotion_eligible { "promotion-eligible" } else { "not promotion-eligible" };
     text.push_str(&format!("  {eligible}; the file's own claim does not count\n"));
@@ -179,7 +188,12 @@ pub(crate) fn suite(ui: &Ui, report: &SuiteReport, show: bool) -> String {
     );
     if show {
         for prompt in &suite.prompts {
-            text.push_str(&format!("  {}  {}  {}\n", shown(&prompt.prompt_class), shown(&prompt.id), &prompt.sha256().to_string()[..12]));
+            text.push_str(&format!(
+                "  {}  {}  {}\n",
+                shown(&prompt.prompt_class),
+                shown(&prompt.id),
+                &prompt.sha256().to_string()[..12]
+            ));
         }
     }
     if !report.fit_for_promotion {

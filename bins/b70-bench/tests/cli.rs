@@ -30,7 +30,11 @@ impl Scratch {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_b70-bench"));
-        command.args(arguments).env("B70_LEASE_ROOT", self.path("leases")).env("NO_COLOR", "1").env_remove("B70_API_KEY");
+        command
+            .args(arguments)
+            .env("B70_LEASE_ROOT", self.path("leases"))
+            .env("NO_COLOR", "1")
+            .env_remove("B70_API_KEY");
         command
     }
 
@@ -77,7 +81,11 @@ fn a_calibration_from_plan_to_report() {
     assert_eq!((verified["verified"].as_bool(), verified["rows"].as_u64()), (Some(true), Some(14)));
     assert_eq!(scratch.json(&["recompute", &file], 0)["file"], file.as_str());
     let gate = scratch.json(&["gate", &file], 1);
-    assert!(gate["gates"]["realistic_final"]["codes"].as_array().is_some_and(|codes| codes.contains(&"max_tokens_must_equal_512".into())));
+    assert!(
+        gate["gates"]["realistic_final"]["codes"]
+            .as_array()
+            .is_some_and(|codes| codes.contains(&"max_tokens_must_equal_512".into()))
+    );
     scratch.json(&["gate", &file, "--gate", "screening"], 0);
     scratch.json(&["gate", &file, "--gate", "cached-zero"], 0);
 
@@ -110,13 +118,32 @@ fn one_run_of_two_cards_is_no_comparison() {
     let first = format!("a={},card=0000:03:00.0,arm=control,period=1", server.url());
     let second = format!("b={},card=0000:04:00.0,arm=candidate,period=1", two.url());
     let arguments = [
-        "calibrate", "--endpoint", &first, "--endpoint", &second, "--out", &out, "--max-tokens", "110", "--execute",
-        "--model-sha", &"ab".repeat(32), "--quiet",
+        "calibrate",
+        "--endpoint",
+        &first,
+        "--endpoint",
+        &second,
+        "--out",
+        &out,
+        "--max-tokens",
+        "110",
+        "--execute",
+        "--model-sha",
+        &"ab".repeat(32),
+        "--quiet",
     ];
     scratch.json(&arguments, 0);
     let document = scratch.text("comparison.json");
     let compared = scratch.json(
-        &["compare", "--control", &scratch.text("out/a.json"), "--candidate", &scratch.text("out/b.json"), "--out", &document],
+        &[
+            "compare",
+            "--control",
+            &scratch.text("out/a.json"),
+            "--candidate",
+            &scratch.text("out/b.json"),
+            "--out",
+            &document,
+        ],
         1,
     );
     assert_eq!(compared["verdict"], "unqualified");
@@ -148,18 +175,30 @@ fn an_interrupt_ends_with_130_and_a_deadline_with_124() {
         assert!(begun.elapsed().as_secs() < 60, "two rows were not taken");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is part of the system");
+    let sent =
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is part of the system");
     assert!(sent.success());
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stdout));
-    let result: Value = serde_json::from_slice(&fs::read(scratch.path("out/slow.json")).expect("rows are kept")).expect("JSON");
+    let result: Value =
+        serde_json::from_slice(&fs::read(scratch.path("out/slow.json")).expect("rows are kept")).expect("JSON");
     assert_eq!(result["status"], "interrupted");
     assert!(result.get("ended_unix").is_none() && result["promotion_eligible"] == false);
 
     let wedged = llama(|_, _| vec![Step::Hang]);
     let endpoint = format!("wedged={}", wedged.url());
     let report = scratch.json(
-        &["calibrate", "--endpoint", &endpoint, "--out", &scratch.text("two"), "--timeout", "1", "--execute", "--quiet"],
+        &[
+            "calibrate",
+            "--endpoint",
+            &endpoint,
+            "--out",
+            &scratch.text("two"),
+            "--timeout",
+            "1",
+            "--execute",
+            "--quiet",
+        ],
         124,
     );
     assert_eq!(report["status"], "deadline-passed");
@@ -169,12 +208,18 @@ fn an_interrupt_ends_with_130_and_a_deadline_with_124() {
 fn suites_are_shown_and_checked() {
     let scratch = Scratch::new();
     let shown = scratch.json(&["suite", "show"], 0);
-    assert_eq!((shown["suite"]["suite_id"].as_str(), shown["fit_for_promotion"].as_bool()), (Some("b70-cold-v1"), Some(true)));
+    assert_eq!(
+        (shown["suite"]["suite_id"].as_str(), shown["fit_for_promotion"].as_bool()),
+        (Some("b70-cold-v1"), Some(true))
+    );
     let check = |text: &str, code: i32| {
         fs::write(scratch.path("my.suite.json"), text).expect("a scratch file");
         scratch.json(&["suite", "validate", &scratch.text("my.suite.json")], code)
     };
-    let good = check(r#"{"suite_id": "mine", "version": 1, "prompts": ["one", {"prompt": "two", "prompt_class": "code"}]}"#, 0);
+    let good = check(
+        r#"{"suite_id": "mine", "version": 1, "prompts": ["one", {"prompt": "two", "prompt_class": "code"}]}"#,
+        0,
+    );
     assert_eq!(good["fit_for_promotion"], false);
     let twin = check(r#"["one", "two", "one "]"#, 1);
     assert!(twin["error"]["message"].as_str().is_some_and(|text| text.contains("same text")), "{twin}");
@@ -206,7 +251,8 @@ fn bad_command_lines_are_usage_errors() {
     }
     assert!(!scratch.path("out").exists());
     fs::create_dir_all(scratch.path("repo/.git")).expect("a scratch folder");
-    let error = scratch.json(&["calibrate", "--endpoint", "a=http://127.0.0.1:1", "--out", &scratch.text("repo/out")], 2);
+    let error =
+        scratch.json(&["calibrate", "--endpoint", "a=http://127.0.0.1:1", "--out", &scratch.text("repo/out")], 2);
     assert_eq!(error["error"]["kind"], "root-in-git");
 }
 
@@ -216,10 +262,21 @@ fn workers_are_endpoints() {
     let lab = include_str!("../../../fixtures/documents/lab/workers.json");
     fs::write(scratch.path("workers.json"), lab).expect("a scratch file");
     let plan = scratch.json(
-        &["calibrate", "--config", &scratch.text("workers.json"), "--worker", "gpu0-baseline", "--out", &scratch.text("out")],
+        &[
+            "calibrate",
+            "--config",
+            &scratch.text("workers.json"),
+            "--worker",
+            "gpu0-baseline",
+            "--out",
+            &scratch.text("out"),
+        ],
         1,
     );
     let endpoint = &plan["endpoints"][0];
-    assert_eq!((endpoint["name"].as_str(), endpoint["url"].as_str()), (Some("gpu0-baseline"), Some("http://127.0.0.1:19720")));
+    assert_eq!(
+        (endpoint["name"].as_str(), endpoint["url"].as_str()),
+        (Some("gpu0-baseline"), Some("http://127.0.0.1:19720"))
+    );
     assert!(endpoint["reasons"][0].as_str().is_some_and(|text| text.contains("cannot connect")), "{plan}");
 }

@@ -385,7 +385,9 @@ fn unpaired(runs: &[CompareRun]) -> Vec<Reason> {
         let periods: BTreeSet<u64> = cell.iter().map(|(_, period)| *period).collect();
         let arms: BTreeSet<Arm> = cell.iter().map(|(arm, _)| *arm).collect();
         if periods.len() < 2 {
-            let detail = format!("card {card}: of periods {first} and {second} only one was run; swap the arms and run the other");
+            let detail = format!(
+                "card {card}: of periods {first} and {second} only one was run; swap the arms and run the other"
+            );
             reasons.push(reason("period_missing", &detail));
         } else if arms.len() < 2 {
             let detail = format!("card {card}: periods {first} and {second} ran the same arm; swap the arms");

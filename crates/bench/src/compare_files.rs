@@ -30,7 +30,11 @@ pub fn compare_files(results: &[LoadedResult], options: &CompareOptions) -> Resu
             let first = &result.disagreements[0];
             refuse(
                 "figures_disagree_with_rows",
-                format!("{path}: {} figures are not what the rows give, the first is {}", result.disagreements.len(), first.pointer),
+                format!(
+                    "{path}: {} figures are not what the rows give, the first is {}",
+                    result.disagreements.len(),
+                    first.pointer
+                ),
             );
         }
         if !result.is_finished() {
@@ -72,7 +76,9 @@ fn document(found: Comparison, results: &[LoadedResult], runs: &[CompareRun]) ->
     let unscreened: Vec<&CompareRun> = runs.iter().filter(|run| !run.screening.passed).collect();
     let mut screening = GateOutcome { passed: unscreened.is_empty(), ..GateOutcome::default() };
     for run in unscreened {
-        for code in run.screening.codes.iter().filter(|code| !screening.codes.contains(code)).cloned().collect::<Vec<_>>() {
+        for code in
+            run.screening.codes.iter().filter(|code| !screening.codes.contains(code)).cloned().collect::<Vec<_>>()
+        {
             screening.codes.push(code);
         }
         screening.details.extend(run.screening.details.iter().map(|detail| format!("{}: {detail}", run.name)));
@@ -84,7 +90,10 @@ fn document(found: Comparison, results: &[LoadedResult], runs: &[CompareRun]) ->
             lower: estimate.ratio_low,
             upper: estimate.ratio_high,
             degrees_of_freedom: estimate.df as u64,
-            extra: Map::from_iter([("confidence".to_owned(), json!(estimate.confidence)), ("se".to_owned(), json!(estimate.se))]),
+            extra: Map::from_iter([
+                ("confidence".to_owned(), json!(estimate.confidence)),
+                ("se".to_owned(), json!(estimate.se)),
+            ]),
         },
         bootstrap: found.bootstrap.as_ref().map(|bootstrap| BootstrapInterval {
             lower: bootstrap.ratio_low,

@@ -44,12 +44,13 @@ impl Explain for LoadError {
     fn report(&self) -> ErrorReport {
         match self {
             Self::Document(error) => error.report(),
-            Self::Io { path, .. } => {
-                ErrorReport::new("unreadable", self.to_string()).path(path).hint("name a readable result file or folder")
-            }
-            Self::TooLarge { path, found, limit } => {
-                ErrorReport::new("too-large", self.to_string()).path(path).found(found).expected(format!("at most {limit}"))
-            }
+            Self::Io { path, .. } => ErrorReport::new("unreadable", self.to_string())
+                .path(path)
+                .hint("name a readable result file or folder"),
+            Self::TooLarge { path, found, limit } => ErrorReport::new("too-large", self.to_string())
+                .path(path)
+                .found(found)
+                .expected(format!("at most {limit}")),
             Self::NotJson { path, .. } => ErrorReport::new("not-json", self.to_string()).path(path),
             Self::NotAResult { path, found } => ErrorReport::new("not-a-result", self.to_string())
                 .path(path)

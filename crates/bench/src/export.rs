@@ -109,7 +109,8 @@ pub enum ExportError {
 pub fn export_localmaxxing(result: &LoadedResult, submission: &Submission) -> Result<LocalMaxxing, ExportError> {
     let Some(proof) = result.promotion() else {
         let class = serde_json::to_value(result.judged.evidence_class()).ok();
-        let mut codes: Vec<String> = result.judged.gates().get("realistic_final").map(|gate| gate.codes.clone()).unwrap_or_default();
+        let mut codes: Vec<String> =
+            result.judged.gates().get("realistic_final").map(|gate| gate.codes.clone()).unwrap_or_default();
         if !result.disagreements.is_empty() {
             codes.push("figures_disagree_with_rows".to_owned());
         }
@@ -121,7 +122,9 @@ pub fn export_localmaxxing(result: &LoadedResult, submission: &Submission) -> Re
     let judged = proof.result();
     debug_assert_eq!(judged.evidence_class(), EvidenceClass::PromotionGradeFreshResponse);
     let measured = judged.measured();
-    let given = |text: &str, what, flag| if text.is_empty() { Err(ExportError::Missing { what, flag }) } else { Ok(text.to_owned()) };
+    let given = |text: &str, what, flag| {
+        if text.is_empty() { Err(ExportError::Missing { what, flag }) } else { Ok(text.to_owned()) }
+    };
     let median = |metric: &str| {
         let summary = measured.summary.get(metric).and_then(|summary| summary.median);
         summary.ok_or_else(|| ExportError::NoFigure(format!("median of {metric}")))
@@ -129,10 +132,11 @@ pub fn export_localmaxxing(result: &LoadedResult, submission: &Submission) -> Re
     let server = measured.identity.extra.get("server").cloned().unwrap_or(Value::Null);
     let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     let command = measured.identity.command.clone().unwrap_or_default();
-    let summaries: Map<String, Value> = [PRIMARY_METRIC, CLASS_BALANCED_METRIC, LEGACY_METRIC, "ttft_ms", "tok_s_wall_full", "tok_s_after_ttft_full"]
-        .into_iter()
-        .filter_map(|metric| Some((metric.to_owned(), json!(measured.summary.get(metric)?))))
-        .collect();
+    let summaries: Map<String, Value> =
+        [PRIMARY_METRIC, CLASS_BALANCED_METRIC, LEGACY_METRIC, "ttft_ms", "tok_s_wall_full", "tok_s_after_ttft_full"]
+            .into_iter()
+            .filter_map(|metric| Some((metric.to_owned(), json!(measured.summary.get(metric)?))))
+            .collect();
     let card = measured.identity.card.as_ref();
     Ok(LocalMaxxing {
         hf_id: given(&submission.hf_id, "the model's hub id", "--hf-id")?,

@@ -42,8 +42,30 @@ pub(crate) struct Collected {
 
 /// Names of variables that bear on a server's speed or results, by prefix.
 const RELEVANT: [&str; 24] = [
-    "GGML_", "LLAMA_", "SYCL_", "ONEAPI_", "ONEDNN_", "ZE_", "ZES_", "ZET_", "UR_", "IGC_", "NEO", "OMP_", "KMP_", "MKL_",
-    "LD_LIBRARY_PATH", "LD_PRELOAD", "MALLOC_", "CUDA_", "HIP_", "VK_", "INTEL_", "Enable", "Override", "GPU_",
+    "GGML_",
+    "LLAMA_",
+    "SYCL_",
+    "ONEAPI_",
+    "ONEDNN_",
+    "ZE_",
+    "ZES_",
+    "ZET_",
+    "UR_",
+    "IGC_",
+    "NEO",
+    "OMP_",
+    "KMP_",
+    "MKL_",
+    "LD_LIBRARY_PATH",
+    "LD_PRELOAD",
+    "MALLOC_",
+    "CUDA_",
+    "HIP_",
+    "VK_",
+    "INTEL_",
+    "Enable",
+    "Override",
+    "GPU_",
 ];
 
 pub(crate) fn collect(
@@ -60,7 +82,9 @@ pub(crate) fn collect(
     let pid = address.and_then(|address| listener(host, address, &mut notes));
     match (pid, address) {
         (Some(pid), _) => from_process(host, pid, &mut identity, &mut notes),
-        (None, None) => notes.push("the server is not on this machine's loopback: its process cannot be looked at".to_owned()),
+        (None, None) => {
+            notes.push("the server is not on this machine's loopback: its process cannot be looked at".to_owned())
+        }
         (None, Some(_)) => {}
     }
     if let Some(path) = &inputs.worker_identity {
@@ -185,7 +209,12 @@ fn sha256_of(path: &Path) -> Result<Sha256Hex, String> {
 }
 
 /// The worker's own record, if the process it names lives and is the one that listens.
-fn from_worker(host: &Host, path: &Path, address: Option<SocketAddr>, identity: &mut RunIdentity) -> Result<(), String> {
+fn from_worker(
+    host: &Host,
+    path: &Path,
+    address: Option<SocketAddr>,
+    identity: &mut RunIdentity,
+) -> Result<(), String> {
     let record: WorkerIdentity = b70_manifest::document::read(path).map_err(|error| error.to_string())?;
     let process = ProcessIdentity::of(host, record.pid)
         .ok()
@@ -258,14 +287,28 @@ pub(crate) fn guard_address(pci: PciAddress) -> Option<b70_procguard::PciAddress
 /// How many llama-server processes run on the host, as far as they can be seen.
 pub(crate) fn servers_on_host(host: &Host) -> usize {
     let Ok(pids) = host.pids() else { return 0 };
-    let is_server = |pid: &u32| host.read_text(&format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "llama-server");
+    let is_server =
+        |pid: &u32| host.read_text(&format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "llama-server");
     pids.iter().filter(|pid| is_server(pid)).count()
 }
 
 /// Flags whose value tells workers of one recipe apart: addresses, names, cards, files of their own.
 const PRIVATE_FLAGS: [&str; 15] = [
-    "--port", "--host", "-a", "--alias", "-dev", "--device", "-mg", "--main-gpu", "--log-file", "--slot-save-path", "-m",
-    "--model", "-md", "--model-draft", "--spec-draft-model",
+    "--port",
+    "--host",
+    "-a",
+    "--alias",
+    "-dev",
+    "--device",
+    "-mg",
+    "--main-gpu",
+    "--log-file",
+    "--slot-save-path",
+    "-m",
+    "--model",
+    "-md",
+    "--model-draft",
+    "--spec-draft-model",
 ];
 /// Variables that do.
 const PRIVATE_VARIABLES: [&str; 4] = ["ZE_AFFINITY_MASK", "ONEAPI_DEVICE_SELECTOR", "GPU_INDEX", "GGML_SYCL_DEVICE"];
@@ -288,12 +331,8 @@ pub fn recipe_sha256(measured: &Measured) -> Option<Sha256Hex> {
         }
         words.push(word);
     }
-    let environment: BTreeMap<&String, &String> = identity
-        .environment
-        .iter()
-        .flatten()
-        .filter(|(name, _)| !PRIVATE_VARIABLES.contains(&name.as_str()))
-        .collect();
+    let environment: BTreeMap<&String, &String> =
+        identity.environment.iter().flatten().filter(|(name, _)| !PRIVATE_VARIABLES.contains(&name.as_str())).collect();
     // Numbers as texts: the canonical form has no fractions.
     let settings = &measured.settings;
     let recipe = json!({
@@ -315,7 +354,8 @@ mod tests {
 
     #[test]
     fn only_what_bears_on_the_server_is_kept_and_secrets_go() {
-        let all = [("GGML_SYCL_ENABLE_GRAPH", "1"), ("HOME", "/root"), ("LLAMA_API_KEY", "abc"), ("ZE_AFFINITY_MASK", "0")];
+        let all =
+            [("GGML_SYCL_ENABLE_GRAPH", "1"), ("HOME", "/root"), ("LLAMA_API_KEY", "abc"), ("ZE_AFFINITY_MASK", "0")];
         let all: Vec<_> = all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let kept = relevant(&all);
         assert_eq!(kept.len(), 3);

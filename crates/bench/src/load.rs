@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use b70_manifest::calibration::{
-    CalibrationResult, CalibrationRow, Claim, EndpointIdentity, LabCalibrationResult, Measured, MetricSummary, Settings,
-    SuiteIdentity, SuitePromptIdentity,
+    CalibrationResult, CalibrationRow, Claim, EndpointIdentity, LabCalibrationResult, Measured, MetricSummary,
+    Settings, SuiteIdentity, SuitePromptIdentity,
 };
 use b70_manifest::document::{DocumentError, Kind, detect, read_text};
 use b70_manifest::gate::{GateOutcome, Judged, PromotionEligible, judge};
@@ -126,7 +126,10 @@ impl LoadedResult {
             claim.evidence_class == self.judged.evidence_class()
                 && claim.promotion_eligible == promotion_eligible
                 && claim.gates.iter().all(|(name, claimed)| {
-                    self.judged.gates().get(name).is_some_and(|found| found.codes == claimed.codes && found.passed == claimed.passed)
+                    self.judged
+                        .gates()
+                        .get(name)
+                        .is_some_and(|found| found.codes == claimed.codes && found.passed == claimed.passed)
                 })
         });
         VerifyReport {
@@ -256,7 +259,8 @@ pub fn load_result(path: &Path) -> Result<LoadedResult, LoadError> {
         }
         Some(Kind::LabCalibrationResult) => (ResultSource::Lab, from_lab(read_text(path, text)?, path, sha256), None),
         other => {
-            let found = other.map_or_else(|| "an unknown document".to_owned(), |kind| format!("a document of kind {kind}"));
+            let found =
+                other.map_or_else(|| "an unknown document".to_owned(), |kind| format!("a document of kind {kind}"));
             return Err(LoadError::NotAResult { path: path.to_owned(), found });
         }
     };
@@ -405,7 +409,13 @@ fn from_lab(lab: LabCalibrationResult, path: &Path, sha256: Sha256Hex) -> Measur
     let text = |names: &[&str]| names.iter().find_map(|name| said.get(name)?.as_str()).map(str::to_owned);
     let number = |names: &[&str]| names.iter().find_map(|name| said.get(name)?.as_u64());
     let api = text(&["api_mode", "api"]).unwrap_or_default();
-    let api = if api.starts_with("native") { "native" } else if api == "completions" { "completions" } else { "chat" };
+    let api = if api.starts_with("native") {
+        "native"
+    } else if api == "completions" {
+        "completions"
+    } else {
+        "chat"
+    };
     let longest = lab.rows.iter().filter_map(|row| row.completion_tokens).max();
     let prompts = lab.rows.iter().map(|row| SuitePromptIdentity {
         id: row.prompt_id.clone(),
@@ -413,7 +423,10 @@ fn from_lab(lab: LabCalibrationResult, path: &Path, sha256: Sha256Hex) -> Measur
         sha256: row.prompt_sha256,
         extra: Map::new(),
     });
-    let summary = lab.summary.iter().filter_map(|(name, value)| Some((name.clone(), serde_json::from_value(value.clone()).ok()?)));
+    let summary = lab
+        .summary
+        .iter()
+        .filter_map(|(name, value)| Some((name.clone(), serde_json::from_value(value.clone()).ok()?)));
     let stem = path.file_stem().map_or_else(|| "lab".into(), |stem| stem.to_string_lossy());
     let started = lab.rows.first().and_then(|row| row.request_started_epoch_s).unwrap_or(0.0);
     Measured {

@@ -27,7 +27,9 @@ pub fn summarise(rows: &[CalibrationRow]) -> BTreeMap<String, MetricSummary> {
         Some((class, row.tok_s_1_100_intervals_after_ttft?))
     });
     let mut labelled = over(|row| row.tok_s_1_100_after_ttft_legacy_inclusive_events);
-    labelled.extra.insert("label".to_owned(), json!("legacy: 100 events over 99 intervals, 100/99 of the interval rate"));
+    labelled
+        .extra
+        .insert("label".to_owned(), json!("legacy: 100 events over 99 intervals, 100/99 of the interval rate"));
     let mut old_name = labelled.clone();
     old_name.extra.insert("same_as".to_owned(), json!(LEGACY_METRIC));
     let summaries = [

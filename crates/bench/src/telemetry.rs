@@ -34,7 +34,8 @@ pub fn sample_sensors(host: &Host, card: PciAddress) -> Option<Map<String, Value
         for file in list(&folder) {
             let Some(stem) = file.strip_suffix("_input") else { continue };
             let known = INPUTS.iter().find(|(prefix, ..)| {
-                stem.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
+                stem.strip_prefix(prefix)
+                    .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
             });
             let (Some((_, kind, unit)), Some(value)) = (known, number(&format!("{folder}/{file}"))) else { continue };
             let label = host.read_text(&format!("{folder}/{stem}_label")).map(|label| label.trim().to_owned());

@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use b70_bench::{
-    CompareOptions, ExportError, LoadError, Submission, Suite, Verdict, compare_files, export_localmaxxing, html_report,
-    load_folder, load_result, recompute_row, summarise, text_report,
+    CompareOptions, ExportError, LoadError, Submission, Suite, Verdict, compare_files, export_localmaxxing,
+    html_report, load_folder, load_result, recompute_row, summarise, text_report,
 };
 use b70_manifest::calibration::{CalibrationRow, Measured};
 use b70_manifest::gate::judge;
@@ -153,7 +153,11 @@ fn a_comparison_of_files_reads_arm_card_and_period_from_them() {
         for period in 1..=2 {
             let candidate = (card % 2 == 0) == (period == 1);
             let mut one = measured(card, if candidate { 55.0 } else { 50.0 });
-            one.arm = Some(if candidate { b70_manifest::workers::Arm::Candidate } else { b70_manifest::workers::Arm::Control });
+            one.arm = Some(if candidate {
+                b70_manifest::workers::Arm::Candidate
+            } else {
+                b70_manifest::workers::Arm::Control
+            });
             one.period = Some(period);
             one.identity.profile = Some(if candidate { "dflash5" } else { "control" }.to_owned());
             let path = folder.path().join(format!("gpu{card}-{period}.json"));
@@ -170,7 +174,8 @@ fn a_comparison_of_files_reads_arm_card_and_period_from_them() {
     assert!(found.extra["note"].as_str().unwrap().contains("never ranks"));
     // The document is one of its kind, and readable.
     let text = serde_json::to_string(&found).unwrap();
-    let read: b70_manifest::calibration::Comparison = b70_manifest::document::read_text("comparison.json", &text).unwrap();
+    let read: b70_manifest::calibration::Comparison =
+        b70_manifest::document::read_text("comparison.json", &text).unwrap();
     assert_eq!(read.verdict, Verdict::Win);
     let html = html_report(&results, Some(&found));
     assert!(html.contains("Comparison: <span class=\"good\">win</span>"));

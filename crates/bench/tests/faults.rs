@@ -9,8 +9,8 @@ mod support;
 use std::time::Duration;
 
 use b70_bench::{Asked, SuitePrompt, complete_row, error_code, failed_row};
-use b70_manifest::gate;
 use b70_client::{Api, CompletionRequest, Deadlines, Endpoint};
+use b70_manifest::gate;
 use fault_server::{
     FaultServer, Step, chunk, delta, done, event, finish, json_response, loading, response, stream_head,
 };

@@ -54,7 +54,21 @@ fn start(context: u32) -> Option<(Server, String)> {
     let model = part("B70_TEST_MODEL", "a small GGUF chat model");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let child = Command::new(binary)
-        .args(["--host", "127.0.0.1", "--port", &port.to_string(), "-c", &context.to_string(), "-t", "1", "-np", "1", "--cache-ram", "0", "-m"])
+        .args([
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "-c",
+            &context.to_string(),
+            "-t",
+            "1",
+            "-np",
+            "1",
+            "--cache-ram",
+            "0",
+            "-m",
+        ])
         .arg(model)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -79,7 +93,8 @@ const TOKENS: u32 = 101;
 fn patient(calibration: &mut b70_bench::Calibration, prompts: &[usize]) {
     calibration.options.max_tokens = TOKENS;
     calibration.options.deadlines = Deadlines::within(Duration::from_secs(300));
-    calibration.options.selected = Some(prompts.iter().map(|index| calibration.suite.prompts[*index].id.clone()).collect());
+    calibration.options.selected =
+        Some(prompts.iter().map(|index| calibration.suite.prompts[*index].id.clone()).collect());
     for target in &mut calibration.targets {
         target.inputs.hash_model = true;
     }
@@ -171,12 +186,19 @@ fn a_context_too_small_is_caught_before_and_during() {
     assert_eq!(report.status, RunStatus::Failed);
     let result = load_result(&one.out.join("small.json")).unwrap();
     let code = error_code(&result.judged.measured().rows[0]);
-    assert!(matches!(code, Some("context_exceeded" | "context_too_small")), "{:?}", result.judged.measured().rows[0].error);
+    assert!(
+        matches!(code, Some("context_exceeded" | "context_too_small")),
+        "{:?}",
+        result.judged.measured().rows[0].error
+    );
 }
 
 #[test]
 fn the_proxy_before_a_real_server() {
     let Some((_server, url)) = start(1024) else { return };
     let count = proxy::classify_all(&url, TOKENS);
-    println!("{count} of {} faults and controls classified as expected, before a real llama-server", proxy::FAULTS.len());
+    println!(
+        "{count} of {} faults and controls classified as expected, before a real llama-server",
+        proxy::FAULTS.len()
+    );
 }

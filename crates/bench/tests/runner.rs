@@ -28,10 +28,8 @@ fn run(calibration: &Calibration) -> CalibrationReport {
 fn two_endpoints_at_once_and_every_file_can_be_verified() {
     let folder = tempfile::tempdir().unwrap();
     let (one, two) = (llama(|_, _| answer()), llama(|_, _| answer()));
-    let mut both = calibration(
-        vec![target("one", &one.url(), 3), target("two", &two.url(), 4)],
-        &folder.path().join("made/out"),
-    );
+    let mut both =
+        calibration(vec![target("one", &one.url(), 3), target("two", &two.url(), 4)], &folder.path().join("made/out"));
     both.options.request_extra.insert("custom".to_owned(), 7.into());
     let plan = both.plan(&AtomicBool::new(false)).unwrap();
     assert!(plan.allowed && !plan.executed, "{plan:?}");
@@ -69,7 +67,10 @@ fn two_endpoints_at_once_and_every_file_can_be_verified() {
     for (request, prompt) in sent.iter().zip(&both.suite.prompts) {
         let body: serde_json::Value = serde_json::from_str(&request.body).unwrap();
         assert_eq!(body["messages"][0]["content"], prompt.prompt);
-        assert_eq!((&body["cache_prompt"], &body["temperature"], &body["custom"]), (&false.into(), &0.into(), &7.into()));
+        assert_eq!(
+            (&body["cache_prompt"], &body["temperature"], &body["custom"]),
+            (&false.into(), &0.into(), &7.into())
+        );
         assert!(request.head.contains(&format!("bench-b70-cold-v1-{:02}", 0)) || request.head.contains(&prompt.id));
     }
     // Nothing is ever overwritten.
@@ -83,7 +84,7 @@ fn two_endpoints_at_once_and_every_file_can_be_verified() {
 #[test]
 fn a_worker_that_dies_after_row_seven_keeps_its_rows_and_stops_nobody() {
     let folder = tempfile::tempdir().unwrap();
-    let dying = llama(|index, _| if index < 7 { answer() } else { answer().into_iter().take(4).collect() });
+    let dying = llama(|index, _| if index < 7 { answer() } else { answer().into_iter().take(2).collect() });
     let sound = llama(|_, _| answer());
     let out = folder.path().join("out");
     let report = run(&calibration(vec![target("dying", &dying.url(), 3), target("sound", &sound.url(), 4)], &out));
@@ -164,7 +165,9 @@ fn the_three_apis() {
         assert_eq!(report.status, RunStatus::Passed, "{:?}", report.run.endpoints[0].gates);
         assert_eq!(rows[0].token_ids.as_ref().unwrap().len(), fake::TOKENS as usize);
         let sent = server.requests();
-        assert!(sent.iter().filter(|request| request.path() == path).all(|request| request.body.contains("<user>rendered")));
+        assert!(
+            sent.iter().filter(|request| request.path() == path).all(|request| request.body.contains("<user>rendered"))
+        );
         assert_eq!(sent.iter().filter(|request| request.path() == "/apply-template").count(), 2);
         let gates = result.judged.gates();
         assert!(gates["realistic_final"].codes.iter().any(|code| code == "prompt_subset_selected"));
@@ -191,10 +194,10 @@ fn what_blocks_is_said_before_anything_is_sent() {
     one.options.any_server = true;
     assert!(one.plan(&AtomicBool::new(false)).unwrap().allowed);
 
-    let small = with_props(
-        r#"{"model_path":"/m","total_slots":1,"default_generation_settings":{"n_ctx":128}}"#,
-        |_, _| answer(),
-    );
+    let small =
+        with_props(r#"{"model_path":"/m","total_slots":1,"default_generation_settings":{"n_ctx":128}}"#, |_, _| {
+            answer()
+        });
     assert!(blocked(&calibration(vec![target("one", &small.url(), 3)], &out)).contains("larger -c"));
 
     let busy = FaultServer::start(|index, request| match (index, request.path()) {
@@ -233,7 +236,8 @@ fn one_measures_on_a_card_at_a_time() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     let check = |change: fn(&mut Calibration)| {
-        let mut one = calibration(vec![target("one", "http://127.0.0.1:9", 3)], std::path::Path::new("/nonexistent/out"));
+        let mut one =
+            calibration(vec![target("one", "http://127.0.0.1:9", 3)], std::path::Path::new("/nonexistent/out"));
         change(&mut one);
         assert!(matches!(one.plan(&AtomicBool::new(false)), Err(CalibrateError::Invalid { .. })));
     };

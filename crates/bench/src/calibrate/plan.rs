@@ -119,8 +119,13 @@ impl Calibration {
             return invalid("endpoints", "none".to_owned(), "at least one --endpoint, or a --config with workers");
         }
         if options.window < 2 || options.max_tokens == 0 || options.repeats == 0 {
-            let found = format!("window {}, max_tokens {}, repeats {}", options.window, options.max_tokens, options.repeats);
-            return invalid("settings", found, "a window of at least 2 events, and at least one token and one repetition");
+            let found =
+                format!("window {}, max_tokens {}, repeats {}", options.window, options.max_tokens, options.repeats);
+            return invalid(
+                "settings",
+                found,
+                "a window of at least 2 events, and at least one token and one repetition",
+            );
         }
         for id in options.selected.iter().flatten() {
             if !self.suite.prompts.iter().any(|prompt| prompt.id == *id) {
@@ -250,7 +255,9 @@ impl Calibration {
         match root.status(&self.host, card, LeaseKind::Measuring) {
             Ok(status) if status.held => plan.reasons.push(format!(
                 "somebody measures on {card}: {}",
-                status.owner.map_or_else(|| "unnamed".to_owned(), |owner| format!("pid {}, {}", owner.pid, owner.command))
+                status
+                    .owner
+                    .map_or_else(|| "unnamed".to_owned(), |owner| format!("pid {}, {}", owner.pid, owner.command))
             )),
             Ok(_) => {}
             Err(error) => plan.reasons.push(error.to_string()),

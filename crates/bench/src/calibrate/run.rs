@@ -104,8 +104,10 @@ impl Calibration {
             .iter()
             .map(|endpoint| (endpoint.name.as_str(), endpoint.server.clone().unwrap_or_default()))
             .collect();
-        let pending: Vec<Ended> =
-            first.iter().map(|measured| Ended { judged: judge(measured.clone()), error: None, notes: Vec::new() }).collect();
+        let pending: Vec<Ended> = first
+            .iter()
+            .map(|measured| Ended { judged: judge(measured.clone()), error: None, notes: Vec::new() })
+            .collect();
         let run_file = ResultFile::reserve(&root, "result.json", &self.run_document(&shared, &pending, false))?;
 
         let done = AtomicBool::new(false);
@@ -131,7 +133,9 @@ impl Calibration {
             // A stop that came after the last row stopped nothing.
             INTERRUPTED if ended.iter().any(|one| one.error.is_some()) => RunStatus::Interrupted,
             DEADLINE if ended.iter().any(|one| one.error.is_some()) => RunStatus::DeadlinePassed,
-            _ if ended.iter().all(|one| one.error.is_none() && one.judged.gates()["screening"].passed) => RunStatus::Passed,
+            _ if ended.iter().all(|one| one.error.is_none() && one.judged.gates()["screening"].passed) => {
+                RunStatus::Passed
+            }
             _ => RunStatus::Failed,
         };
         let finished = matches!(status, RunStatus::Passed | RunStatus::Failed);
@@ -168,9 +172,8 @@ impl Calibration {
             reasons: vec![error.to_string()],
         };
         let root = LeaseRoot::open(path).map_err(blocked)?;
-        let owner = LeaseOwner::this_process("b70-bench calibrate").map_err(|source| {
-            blocked(LeaseError::Io { path: path.clone(), source })
-        })?;
+        let owner = LeaseOwner::this_process("b70-bench calibrate")
+            .map_err(|source| blocked(LeaseError::Io { path: path.clone(), source }))?;
         let take = |card| root.acquire(card, LeaseKind::Measuring, &owner, self.options.wait).map_err(blocked);
         cards.into_iter().map(take).collect()
     }

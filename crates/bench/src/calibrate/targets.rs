@@ -68,7 +68,8 @@ pub fn targets_of_workers(config: &Path, names: &[String], host: &Host) -> Resul
             expected: "the name of a worker of the configuration",
         });
     }
-    let folder = std::path::absolute(config).ok().and_then(|path| path.parent().map(Path::to_owned)).unwrap_or_default();
+    let folder =
+        std::path::absolute(config).ok().and_then(|path| path.parent().map(Path::to_owned)).unwrap_or_default();
     let cards = Cards::scan(host).ok();
     let address = match workers.common.host.trim_matches(['[', ']']) {
         "0.0.0.0" | "localhost" => "127.0.0.1".to_owned(),
@@ -79,7 +80,8 @@ pub fn targets_of_workers(config: &Path, names: &[String], host: &Host) -> Resul
     let wanted = workers.workers.iter().filter(|worker| names.is_empty() || names.contains(&worker.name));
     Ok(wanted
         .map(|worker| {
-            let identity = folder.join(&workers.runtime_root).join("workers").join(&worker.name).join("resolved-identity.json");
+            let identity =
+                folder.join(&workers.runtime_root).join("workers").join(&worker.name).join("resolved-identity.json");
             let record = document::read::<WorkerIdentity>(&identity).ok();
             let card = match worker.gpu {
                 GpuRef::Pci(pci) => Some(pci),

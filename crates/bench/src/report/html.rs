@@ -134,8 +134,20 @@ fn cell(text: &str) -> String {
 fn figures(body: &mut String, results: &[LoadedResult]) {
     body.push_str("<h2>Figures</h2><p class=\"soft\">Tokens per second. Median, p10, mean and balanced (every prompt class of one weight) count 99 intervals; <em>legacy</em> counts 100 events over the same time, 1.0101 times as much.</p>");
     let head = [
-        "endpoint", "card", "rows", "median", "p10", "mean", "balanced", "legacy", "after TTFT", "wall", "TTFT ms", "gap ms",
-        "tokens a burst", "accepted %",
+        "endpoint",
+        "card",
+        "rows",
+        "median",
+        "p10",
+        "mean",
+        "balanced",
+        "legacy",
+        "after TTFT",
+        "wall",
+        "TTFT ms",
+        "gap ms",
+        "tokens a burst",
+        "accepted %",
     ];
     let rows: Vec<Vec<String>> = results
         .iter()
@@ -144,7 +156,11 @@ fn figures(body: &mut String, results: &[LoadedResult]) {
             let primary = measured.summary.get(PRIMARY_METRIC);
             let card = measured.identity.card.as_ref().map(|card| card.pci).or(measured.endpoint.card);
             let done = complete(result).count();
-            let counted = if done == measured.rows.len() { done.to_string() } else { format!("{done} of {}", measured.rows.len()) };
+            let counted = if done == measured.rows.len() {
+                done.to_string()
+            } else {
+                format!("{done} of {}", measured.rows.len())
+            };
             [
                 measured.endpoint.name.clone(),
                 card.map_or_else(|| "–".to_owned(), |card| card.to_string()),
@@ -208,8 +224,12 @@ fn arrivals(body: &mut String, results: &[LoadedResult]) {
                 let offsets = metric_offsets(row);
                 // Enough points for a line of 800 pixels.
                 let stride = (offsets.len() / 160).max(1);
-                let mut points: Vec<(f64, f64)> =
-                    offsets.iter().enumerate().step_by(stride).map(|(event, offset)| (*offset, event as f64 + 1.0)).collect();
+                let mut points: Vec<(f64, f64)> = offsets
+                    .iter()
+                    .enumerate()
+                    .step_by(stride)
+                    .map(|(event, offset)| (*offset, event as f64 + 1.0))
+                    .collect();
                 points.extend(offsets.last().map(|last| (*last, offsets.len() as f64)));
                 Series { label: format!("{}: {}", result.name(), row.prompt_id), points, colour }
             })
@@ -265,12 +285,16 @@ fn gaps(body: &mut String, results: &[LoadedResult]) {
             let mut gaps: Vec<f64> = complete(result)
                 .flat_map(|row| {
                     let offsets = metric_offsets(row);
-                    offsets[..offsets.len().min(window)].windows(2).map(|pair| (pair[1] - pair[0]) * 1e3).collect::<Vec<_>>()
+                    offsets[..offsets.len().min(window)]
+                        .windows(2)
+                        .map(|pair| (pair[1] - pair[0]) * 1e3)
+                        .collect::<Vec<_>>()
                 })
                 .filter(|gap| gap.is_finite())
                 .collect();
             gaps.sort_by(f64::total_cmp);
-            let points = (0..=99).filter_map(|percent| Some((percentile(&gaps, f64::from(percent) / 100.0)?, f64::from(percent))));
+            let points = (0..=99)
+                .filter_map(|percent| Some((percentile(&gaps, f64::from(percent) / 100.0)?, f64::from(percent))));
             Series { label: result.name().to_owned(), points: points.collect(), colour }
         })
         .collect();
@@ -292,7 +316,11 @@ fn gates(body: &mut String, results: &[LoadedResult]) {
         let class = class_word(result.judged.evidence_class());
         let mut words = String::new();
         if !result.disagreements.is_empty() {
-            let _ = write!(words, "<span class=\"bad\">{} figures of the file are not what its rows give</span><br>", result.disagreements.len());
+            let _ = write!(
+                words,
+                "<span class=\"bad\">{} figures of the file are not what its rows give</span><br>",
+                result.disagreements.len()
+            );
         }
         if !result.is_finished() {
             words.push_str("<span class=\"warn\">unfinished: the run was cut short</span><br>");
@@ -301,11 +329,17 @@ fn gates(body: &mut String, results: &[LoadedResult]) {
             words.push_str("<span class=\"soft\">a file of the lab's script; no identity to check</span><br>");
         }
         for (name, gate) in result.judged.gates() {
-            let (class, outcome) = if gate.passed { ("good", "passed".to_owned()) } else { ("bad", gate.codes.join(", ")) };
+            let (class, outcome) =
+                if gate.passed { ("good", "passed".to_owned()) } else { ("bad", gate.codes.join(", ")) };
             let _ = write!(words, "{}: <span class=\"{class}\">{}</span><br>", escape(name), escape(&outcome));
         }
         let eligible = if result.promotion().is_some() { "<span class=\"good\">yes</span>" } else { "no" };
-        rows.push(vec![cell(result.name()), cell(&class), format!("<td>{eligible}</td>"), format!("<td class=\"words\">{words}</td>")]);
+        rows.push(vec![
+            cell(result.name()),
+            cell(&class),
+            format!("<td>{eligible}</td>"),
+            format!("<td class=\"words\">{words}</td>"),
+        ]);
     }
     table(body, &["endpoint", "class", "promotion-eligible", "gates"], &rows);
 }
@@ -322,8 +356,15 @@ fn rows(body: &mut String, results: &[LoadedResult]) {
             .iter()
             .map(|row| {
                 let last = match error_code(row) {
-                    Some(code) => format!("<td class=\"words bad\">{}: {}</td>", escape(code), escape(row.error.as_deref().unwrap_or_default())),
-                    None => format!("<td><code>{}</code></td>", row.sha256.map(|sha| sha.to_string()[..12].to_owned()).unwrap_or_default()),
+                    Some(code) => format!(
+                        "<td class=\"words bad\">{}: {}</td>",
+                        escape(code),
+                        escape(row.error.as_deref().unwrap_or_default())
+                    ),
+                    None => format!(
+                        "<td><code>{}</code></td>",
+                        row.sha256.map(|sha| sha.to_string()[..12].to_owned()).unwrap_or_default()
+                    ),
                 };
                 vec![
                     cell(&row.prompt_id),
@@ -348,18 +389,27 @@ fn identities(body: &mut String, results: &[LoadedResult]) {
     for result in results {
         let measured = result.judged.measured();
         let identity = &measured.identity;
-        let digest = |digest: Option<b70_manifest::Sha256Hex>| digest.map_or_else(|| "unknown".to_owned(), |digest| digest.to_string());
+        let digest = |digest: Option<b70_manifest::Sha256Hex>| {
+            digest.map_or_else(|| "unknown".to_owned(), |digest| digest.to_string())
+        };
         let list = [
             ("address", measured.endpoint.url.clone()),
             ("model", digest(identity.target_model_sha256)),
-            ("draft model", identity.draft_model_sha256.map_or_else(|| "none on record".to_owned(), |draft| draft.to_string())),
+            (
+                "draft model",
+                identity.draft_model_sha256.map_or_else(|| "none on record".to_owned(), |draft| draft.to_string()),
+            ),
             ("executable", digest(identity.binary_sha256)),
             ("build", digest(identity.build_fingerprint_sha256)),
             ("command", identity.command.as_ref().map_or_else(|| "unknown".to_owned(), |command| command.join(" "))),
-            ("workers at once", identity.workers_at_once.map_or_else(|| "unknown".to_owned(), |count| count.to_string())),
+            (
+                "workers at once",
+                identity.workers_at_once.map_or_else(|| "unknown".to_owned(), |count| count.to_string()),
+            ),
             ("file", format!("{} ({})", result.path.display(), result.sha256)),
         ];
-        let _ = write!(body, "<details><summary>{}</summary><div class=\"panel\"><table><tbody>", escape(result.name()));
+        let _ =
+            write!(body, "<details><summary>{}</summary><div class=\"panel\"><table><tbody>", escape(result.name()));
         for (name, value) in list {
             let _ = write!(body, "<tr><td>{name}</td><td class=\"words\"><code>{}</code></td></tr>", escape(&value));
         }
@@ -379,7 +429,13 @@ fn compared(body: &mut String, comparison: &Comparison) {
     let mut shown: Vec<Bar> = comparison
         .per_card
         .iter()
-        .map(|card| Bar { label: card.card.to_string(), value: card.ratio, interval: None, dots: Vec::new(), colour: 0 })
+        .map(|card| Bar {
+            label: card.card.to_string(),
+            value: card.ratio,
+            interval: None,
+            dots: Vec::new(),
+            colour: 0,
+        })
         .collect();
     if let Some(effect) = &comparison.effect {
         let _ = write!(

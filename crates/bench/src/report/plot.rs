@@ -97,7 +97,11 @@ fn open(width: f64, height: f64, title: &str) -> String {
 }
 
 fn text(svg: &mut String, class: &str, x: f64, y: f64, anchor: &str, content: &str) {
-    let _ = write!(svg, "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escape(content));
+    let _ = write!(
+        svg,
+        "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
+        escape(content)
+    );
 }
 
 fn x_axis(svg: &mut String, frame: &Frame, name: &str) {
@@ -106,7 +110,11 @@ fn x_axis(svg: &mut String, frame: &Frame, name: &str) {
     let bottom = frame.top + frame.height;
     for mark in &marks {
         let x = frame.x(*mark);
-        let _ = write!(svg, "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>", frame.top);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>",
+            frame.top
+        );
         text(svg, "tick", x, bottom + TEXT + 4.0, "middle", &label(*mark, step));
     }
     text(svg, "axis", frame.left + frame.width / 2.0, bottom + 2.0 * TEXT + 12.0, "middle", name);
@@ -118,7 +126,11 @@ fn y_axis(svg: &mut String, frame: &Frame, name: &str) {
     for mark in &marks {
         let y = frame.y(*mark);
         let right = frame.left + frame.width;
-        let _ = write!(svg, "<line class=\"grid\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>", frame.left);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{:.1}\" y1=\"{y:.1}\" x2=\"{right:.1}\" y2=\"{y:.1}\"/>",
+            frame.left
+        );
         text(svg, "tick", frame.left - 8.0, y + 4.0, "end", &label(*mark, step));
     }
     text(svg, "axis", 4.0, frame.top - 12.0, "start", name);
@@ -210,14 +222,8 @@ pub(crate) fn bars(title: &str, x_name: &str, bars: &[Bar], reference: Option<f6
         let ends = bar.interval.map(|(low, high)| [low, high]);
         bar.dots.iter().copied().chain([bar.value]).chain(ends.into_iter().flatten()).chain(reference)
     });
-    let frame = Frame {
-        left,
-        top: 12.0,
-        width: width - left - 90.0,
-        height: plot,
-        x: range(all, false),
-        y: (0.0, 1.0),
-    };
+    let frame =
+        Frame { left, top: 12.0, width: width - left - 90.0, height: plot, x: range(all, false), y: (0.0, 1.0) };
     let mut svg = open(width, plot + 12.0 + 46.0, title);
     x_axis(&mut svg, &frame, x_name);
     if let Some(reference) = reference {
@@ -235,7 +241,8 @@ pub(crate) fn bars(title: &str, x_name: &str, bars: &[Bar], reference: Option<f6
         text(&mut svg, "name", left - 10.0, y + 4.0, "end", &short);
         let colour = bar.colour % SERIES;
         for dot in &bar.dots {
-            let _ = write!(svg, "<circle class=\"faint s{colour}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"3\"/>", frame.x(*dot));
+            let _ =
+                write!(svg, "<circle class=\"faint s{colour}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"3\"/>", frame.x(*dot));
         }
         if let Some((low, high)) = bar.interval {
             let (low, high) = (frame.x(low), frame.x(high));
@@ -246,7 +253,8 @@ pub(crate) fn bars(title: &str, x_name: &str, bars: &[Bar], reference: Option<f6
                 y + 6.0
             );
         }
-        let _ = write!(svg, "<circle class=\"value s{colour}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"5\"/>", frame.x(bar.value));
+        let _ =
+            write!(svg, "<circle class=\"value s{colour}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"5\"/>", frame.x(bar.value));
         text(&mut svg, "tick", width - 6.0, y + 4.0, "end", &format!("{:.3}", bar.value));
     }
     svg.push_str("</svg>");

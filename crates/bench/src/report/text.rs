@@ -60,11 +60,27 @@ pub fn text_report(results: &[LoadedResult]) -> String {
         );
     }
     let head = [
-        "endpoint", "card", "arm", "period", "rows", "median", "p10", "mean", "balanced", "legacy", "after ttft", "wall",
-        "ttft ms", "gap ms", "tok/burst", "accepted",
+        "endpoint",
+        "card",
+        "arm",
+        "period",
+        "rows",
+        "median",
+        "p10",
+        "mean",
+        "balanced",
+        "legacy",
+        "after ttft",
+        "wall",
+        "ttft ms",
+        "gap ms",
+        "tok/burst",
+        "accepted",
     ];
     let rows: Vec<Vec<String>> = results.iter().map(figures).collect();
-    text.push_str("tokens per second: median, p10, mean and balanced over 99 intervals; legacy = 100 events over the same time\n");
+    text.push_str(
+        "tokens per second: median, p10, mean and balanced over 99 intervals; legacy = 100 events over the same time\n",
+    );
     text.push_str(&table(&head, &rows));
     text.push('\n');
     for result in results {
@@ -85,7 +101,11 @@ fn figures(result: &LoadedResult) -> Vec<String> {
         card.map_or_else(|| "-".to_owned(), |card| card.to_string()),
         measured.arm.map_or("-", |arm| arm.as_str()).to_owned(),
         measured.period.map_or_else(|| "-".to_owned(), |period| period.to_string()),
-        if complete == measured.rows.len() { complete.to_string() } else { format!("{complete}/{}", measured.rows.len()) },
+        if complete == measured.rows.len() {
+            complete.to_string()
+        } else {
+            format!("{complete}/{}", measured.rows.len())
+        },
         number(primary.and_then(|summary| summary.median), 2),
         number(primary.and_then(|summary| summary.p10), 2),
         number(primary.and_then(|summary| summary.mean), 2),
@@ -116,10 +136,23 @@ fn gates(result: &LoadedResult) -> String {
     }
     for row in measured.rows.iter().filter(|row| row.error.is_some()) {
         let code = error_code(row).unwrap_or("unknown");
-        let _ = writeln!(text, "  row {} {} failed ({}): {}", row.prompt_index, shown(&row.prompt_id), shown(code), shown(row.error.as_deref().unwrap_or_default()));
+        let _ = writeln!(
+            text,
+            "  row {} {} failed ({}): {}",
+            row.prompt_index,
+            shown(&row.prompt_id),
+            shown(code),
+            shown(row.error.as_deref().unwrap_or_default())
+        );
     }
     for one in result.disagreements.iter().take(5) {
-        let _ = writeln!(text, "  {} is {} in the file, its rows give {}", shown(&one.pointer), one.claimed, one.recomputed);
+        let _ = writeln!(
+            text,
+            "  {} is {} in the file, its rows give {}",
+            shown(&one.pointer),
+            one.claimed,
+            one.recomputed
+        );
     }
     if result.disagreements.len() > 5 {
         let _ = writeln!(text, "  and {} more figures that disagree", result.disagreements.len() - 5);
@@ -140,7 +173,8 @@ fn outputs(results: &[LoadedResult]) -> String {
         return String::new();
     }
     let variants: Vec<String> = shared.iter().filter(|id| texts[**id].len() > 1).map(|id| shown(id)).collect();
-    let mut text = format!("output texts: {} of {} prompts equal on all endpoints", shared.len() - variants.len(), shared.len());
+    let mut text =
+        format!("output texts: {} of {} prompts equal on all endpoints", shared.len() - variants.len(), shared.len());
     if !variants.is_empty() {
         let _ = write!(text, "; variants: {}", variants.join(", "));
     }

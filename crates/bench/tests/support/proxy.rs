@@ -103,7 +103,10 @@ fn serve(client: TcpStream, upstream: &str, fault: Fault) -> std::io::Result<()>
     let generates = request.lines().next().is_some_and(|line| line.contains("completion"));
     if generates && fault == Fault::Loading {
         let body = r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#;
-        let text = format!("HTTP/1.1 503 Service Unavailable\r\nServer: llama.cpp\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let text = format!(
+            "HTTP/1.1 503 Service Unavailable\r\nServer: llama.cpp\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
         return client.write_all(text.as_bytes());
     }
     let mut server = TcpStream::connect(upstream)?;
@@ -234,10 +237,8 @@ pub(crate) fn classify_all(upstream: &str, max_tokens: u32) -> usize {
     for (fault, expected) in FAULTS {
         let folder = tempfile::tempdir().unwrap();
         let proxy = Proxy::start(upstream, fault);
-        let mut one = crate::fake::calibration(
-            vec![crate::fake::target("spoiled", &proxy.url(), 3)],
-            &folder.path().join("out"),
-        );
+        let mut one =
+            crate::fake::calibration(vec![crate::fake::target("spoiled", &proxy.url(), 3)], &folder.path().join("out"));
         one.options.max_tokens = max_tokens;
         one.options.selected = Some(vec![one.suite.prompts[2].id.clone()]);
         let patient = Duration::from_secs(180);
