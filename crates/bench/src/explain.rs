@@ -21,6 +21,7 @@ impl Explain for CalibrateError {
             }
             Self::Blocked { .. } => ErrorReport::new("blocked", self.to_string())
                 .hint("run it without --execute to see the plan with every reason"),
+            Self::Interrupted => ErrorReport::new("interrupted", self.to_string()),
             Self::Publish(error) => error.report(),
             Self::Client(error) => client(error),
             Self::Config(error) => error.report(),
@@ -30,6 +31,7 @@ impl Explain for CalibrateError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Invalid { .. } => exit::USAGE,
+            Self::Interrupted => exit::INTERRUPTED,
             Self::Blocked { timed_out: true, .. } => exit::TIMEOUT,
             Self::Blocked { .. } => exit::CHECK_FAILED,
             Self::Publish(error) => error.exit_code(),

@@ -124,7 +124,10 @@ pub(crate) fn collect(
     if let Some(template) = props.and_then(|props| props.raw.get("chat_template")).and_then(Value::as_str) {
         identity.extra.insert("chat_template_sha256".to_owned(), json!(Sha256Hex::of(template.as_bytes())));
     }
-    identity.card = card.map(|pci| card_identity(host, pci));
+    identity.card = card.and_then(|pci| card_identity(host, pci));
+    if let Some(card) = card.filter(|_| identity.card.is_none()) {
+        notes.push(format!("this machine shows no card {card}: it is a name, and not on record as what ran"));
+    }
     Collected { identity, notes }
 }
 
@@ -265,18 +268,17 @@ fn hash_model(identity: &mut RunIdentity, local: bool, props: Option<&Props>, no
     }
 }
 
-fn card_identity(host: &Host, pci: PciAddress) -> CardIdentity {
-    let found = guard_address(pci).and_then(|address| Cards::scan(host).ok()?.get(address).cloned());
-    let mut extra = Map::new();
-    let device_id = found.as_ref().map(|card| {
-        extra.insert("name".to_owned(), json!(card.name));
-        extra.insert("driver".to_owned(), json!(card.driver));
-        format!("{}:{}", card.vendor_id.trim_start_matches("0x"), card.device_id.trim_start_matches("0x"))
-    });
-    if found.is_none() {
-        extra.insert("seen_on_this_host".to_owned(), json!(false));
-    }
-    CardIdentity { pci, device_id, extra }
+/// The card, if this machine shows it.
+fn card_identity(host: &Host, pci: PciAddress) -> Option<CardIdentity> {
+    let cards = Cards::scan(host).ok()?;
+    let card = cards.get(guard_address(pci)?)?;
+    let id = |text: &str| text.trim_start_matches("0x").to_owned();
+    let extra = [("name", json!(card.name)), ("driver", json!(card.driver))];
+    Some(CardIdentity {
+        pci,
+        device_id: Some(format!("{}:{}", id(&card.vendor_id), id(&card.device_id))),
+        extra: extra.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+    })
 }
 
 /// The same address as the guards' type.
@@ -360,6 +362,16 @@ mod tests {
         let kept = relevant(&all);
         assert_eq!(kept.len(), 3);
         assert_eq!(kept["LLAMA_API_KEY"], b70_procguard::REDACTED);
+    }
+
+    #[test]
+    fn a_card_is_on_record_only_where_it_is_shown() {
+        let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hosts/four-b70-idle");
+        let host = Host::recorded(Path::new(tree)).unwrap();
+        let shown = Cards::scan(&host).unwrap().cards[0].pci.to_string().parse().unwrap();
+        let card = card_identity(&host, shown).unwrap();
+        assert!(card.device_id.unwrap().starts_with("8086:") && card.extra.contains_key("driver"));
+        assert!(card_identity(&host, "ffff:ff:1f.7".parse().unwrap()).is_none());
     }
 
     #[test]

@@ -136,7 +136,7 @@ fn two_real_endpoints_and_an_a_a_comparison() {
         let identity = &result.judged.measured().identity;
         let command = identity.command.as_ref().unwrap();
         assert!(command.iter().any(|word| word == "--cache-ram") && identity.target_model_sha256.is_some());
-        assert_eq!(result.judged.gates()["identity"].codes, ["build_unidentified"]);
+        assert_eq!(result.judged.gates()["identity"].codes, ["build_unidentified", "card_unidentified"]);
     }
     let recipes: std::collections::BTreeSet<_> =
         results.iter().map(|result| recipe_sha256(result.judged.measured()).unwrap()).collect();

@@ -240,6 +240,9 @@ pub enum CalibrateError {
         /// True if a wait passed in vain.
         timed_out: bool,
     },
+    /// Interrupted before anything was sent.
+    #[error("interrupted; nothing was sent")]
+    Interrupted,
     /// A result could not be written.
     #[error(transparent)]
     Publish(#[from] b70_admission::Error),

@@ -76,12 +76,18 @@ impl Calibration {
         observe: &mut (dyn FnMut(CalibrationEvent<'_>) + Send),
     ) -> Result<CalibrationReport, CalibrateError> {
         let plan = self.plan(cancel)?;
+        if cancel.load(Ordering::SeqCst) {
+            return Err(CalibrateError::Interrupted);
+        }
         if !plan.allowed {
+            // Waiting helps a server that does not answer or still loads, and nothing else.
+            let waited = !self.options.wait.is_zero() && plan.reasons.is_empty();
+            let timed_out = waited && plan.endpoints.iter().all(|one| one.allowed || one.server.is_none());
             let mut reasons = plan.reasons;
             for endpoint in &plan.endpoints {
                 reasons.extend(endpoint.reasons.iter().map(|why| format!("{}: {why}", endpoint.name)));
             }
-            return Err(CalibrateError::Blocked { reasons, timed_out: !self.options.wait.is_zero() });
+            return Err(CalibrateError::Blocked { reasons, timed_out });
         }
         // Held until the end of the run.
         let _leases = self.measuring_leases()?;
