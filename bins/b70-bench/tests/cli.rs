@@ -1,5 +1,7 @@
 //! The real executable against servers that answer out of a script: exit codes, JSON, files, bad input.
 
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
 #[path = "../../../crates/bench/tests/support/fake.rs"]
 mod fake;
 #[path = "../../../crates/client/tests/support/mod.rs"]

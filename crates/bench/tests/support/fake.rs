@@ -1,5 +1,7 @@
 //! A server that answers like llama-server, out of a script, and results made from known offsets.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::time::Duration;
 
 use b70_bench::{CalibrateOptions, Calibration, Suite, Target, parse_endpoint};
