@@ -25,7 +25,7 @@ p{margin:6px 0;max-width:75ch}.soft{color:var(--soft)}.good{color:var(--good)}.b
 .panel{background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:14px 16px;margin:12px 0;overflow-x:auto}
 .note{border-left:4px solid var(--warn)}table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:13.5px}
 th,td{padding:5px 7px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}th{font-weight:600;color:var(--soft);white-space:normal;vertical-align:bottom}
-th:first-child,td:first-child{text-align:left}td.words{text-align:left;white-space:normal;min-width:22ch}
+th:first-child,td:first-child,th.words{text-align:left}td.words{text-align:left;white-space:normal;min-width:22ch}
 tr:last-child td{border-bottom:0}svg{display:block;width:100%;height:auto;min-width:560px}svg text{font:12px system-ui,sans-serif;fill:var(--soft)}
 svg text.name{fill:var(--ink)}svg text.axis{fill:var(--ink)}.grid{stroke:var(--grid);stroke-width:1}.reference{stroke:var(--soft);stroke-width:1.5;stroke-dasharray:5 4}
 .line{fill:none;stroke-width:1.4;stroke-opacity:.75}.dot,.value{stroke:var(--panel);stroke-width:1}.faint{fill-opacity:.28}.interval{fill:none;stroke-width:2.5}
@@ -48,6 +48,14 @@ pub(crate) fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// What a series is called: the endpoint, and where it stands in a comparison.
+fn series_label(result: &LoadedResult) -> String {
+    let measured = result.judged.measured();
+    let arm = measured.arm.map_or_else(String::new, |arm| format!(", {arm}"));
+    let period = measured.period.map_or_else(String::new, |period| format!(", period {period}"));
+    format!("{}{arm}{period}", result.name())
 }
 
 fn complete(result: &LoadedResult) -> impl Iterator<Item = &CalibrationRow> {
@@ -106,7 +114,7 @@ fn head(body: &mut String, results: &[LoadedResult]) {
 fn key(body: &mut String, results: &[LoadedResult]) {
     body.push_str("<ul class=\"key\">");
     for (index, result) in results.iter().enumerate() {
-        let _ = write!(body, "<li><i class=\"s{}\"></i>{}</li>", index % SERIES, escape(result.name()));
+        let _ = write!(body, "<li><i class=\"s{}\"></i>{}</li>", index % SERIES, escape(&series_label(result)));
     }
     body.push_str("</ul>");
 }
@@ -114,7 +122,8 @@ fn key(body: &mut String, results: &[LoadedResult]) {
 fn table(body: &mut String, head: &[&str], rows: &[Vec<String>]) {
     body.push_str("<div class=\"panel\"><table><thead><tr>");
     for cell in head {
-        let _ = write!(body, "<th>{}</th>", escape(cell));
+        let class = if *cell == "gates" { " class=\"words\"" } else { "" };
+        let _ = write!(body, "<th{class}>{}</th>", escape(cell));
     }
     body.push_str("</tr></thead><tbody>");
     for row in rows {
@@ -162,7 +171,7 @@ fn figures(body: &mut String, results: &[LoadedResult]) {
                 format!("{done} of {}", measured.rows.len())
             };
             [
-                measured.endpoint.name.clone(),
+                series_label(result),
                 card.map_or_else(|| "–".to_owned(), |card| card.to_string()),
                 counted,
                 number(primary.and_then(|summary| summary.median), 2),
@@ -200,7 +209,7 @@ fn medians(body: &mut String, results: &[LoadedResult]) {
         .filter_map(|(index, result)| {
             let rates: Vec<f64> = complete(result).filter_map(|row| row.tok_s_1_100_intervals_after_ttft).collect();
             Some(Bar {
-                label: result.name().to_owned(),
+                label: series_label(result),
                 value: median(&rates)?,
                 interval: prompt_interval(&rates),
                 dots: rates,
@@ -231,7 +240,7 @@ fn arrivals(body: &mut String, results: &[LoadedResult]) {
                     .map(|(event, offset)| (*offset, event as f64 + 1.0))
                     .collect();
                 points.extend(offsets.last().map(|last| (*last, offsets.len() as f64)));
-                Series { label: format!("{}: {}", result.name(), row.prompt_id), points, colour }
+                Series { label: format!("{}: {}", series_label(result), row.prompt_id), points, colour }
             })
         })
         .collect();
@@ -253,7 +262,7 @@ fn prompts(results: &[LoadedResult]) -> Vec<String> {
 fn by_prompt(results: &[LoadedResult], value: fn(&CalibrationRow) -> Option<f64>) -> (Vec<String>, Vec<Series>) {
     let ids = prompts(results);
     let series = results.iter().enumerate().map(|(colour, result)| Series {
-        label: result.name().to_owned(),
+        label: series_label(result),
         points: complete(result)
             .filter_map(|row| {
                 let column = ids.iter().position(|id| *id == row.prompt_id)?;
@@ -295,7 +304,7 @@ fn gaps(body: &mut String, results: &[LoadedResult]) {
             gaps.sort_by(f64::total_cmp);
             let points = (0..=99)
                 .filter_map(|percent| Some((percentile(&gaps, f64::from(percent) / 100.0)?, f64::from(percent))));
-            Series { label: result.name().to_owned(), points: points.collect(), colour }
+            Series { label: series_label(result), points: points.collect(), colour }
         })
         .collect();
     body.push_str(&lines("Gaps between events", "milliseconds", "percent of gaps", &series, true));
@@ -347,7 +356,7 @@ fn gates(body: &mut String, results: &[LoadedResult]) {
 fn rows(body: &mut String, results: &[LoadedResult]) {
     body.push_str("<h2>Rows</h2>");
     for result in results {
-        let _ = write!(body, "<details><summary>{}</summary>", escape(result.name()));
+        let _ = write!(body, "<details><summary>{}</summary>", escape(&series_label(result)));
         let head = ["prompt", "class", "tok/s", "legacy", "TTFT ms", "tokens", "cached", "finish", "text"];
         let all: Vec<Vec<String>> = result
             .judged
