@@ -344,7 +344,7 @@ fn gates(body: &mut String, results: &[LoadedResult]) {
         }
         let eligible = if result.promotion().is_some() { "<span class=\"good\">yes</span>" } else { "no" };
         rows.push(vec![
-            cell(result.name()),
+            cell(&series_label(result)),
             cell(&class),
             format!("<td>{eligible}</td>"),
             format!("<td class=\"words\">{words}</td>"),
@@ -418,7 +418,7 @@ fn identities(body: &mut String, results: &[LoadedResult]) {
             ("file", format!("{} ({})", result.path.display(), result.sha256)),
         ];
         let _ =
-            write!(body, "<details><summary>{}</summary><div class=\"panel\"><table><tbody>", escape(result.name()));
+            write!(body, "<details><summary>{}</summary><div class=\"panel\"><table><tbody>", escape(&series_label(result)));
         for (name, value) in list {
             let _ = write!(body, "<tr><td>{name}</td><td class=\"words\"><code>{}</code></td></tr>", escape(&value));
         }
