@@ -103,7 +103,7 @@ pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError
     let mut show = |event: CalibrationEvent<'_>| match event {
         CalibrationEvent::Begins { endpoint, rows } => ui.note(&format!("{endpoint}: {rows} requests")),
         CalibrationEvent::Row { endpoint, taken, rows, row } => {
-            ui.note(&text::row(endpoint, taken, rows, row, error_code(row)))
+            ui.note(&text::row(endpoint, taken, rows, row, error_code(row)));
         }
         CalibrationEvent::Ends { endpoint, error: Some(error) } => {
             ui.note(&format!("{endpoint}: {} {}", ui.paint_error(Style::Bad, "ended:"), text::shown(error)));

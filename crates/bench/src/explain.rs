@@ -30,13 +30,12 @@ impl Explain for CalibrateError {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Invalid { .. } => exit::USAGE,
             Self::Interrupted => exit::INTERRUPTED,
             Self::Blocked { timed_out: true, .. } => exit::TIMEOUT,
             Self::Blocked { .. } => exit::CHECK_FAILED,
             Self::Publish(error) => error.exit_code(),
             Self::Client(error) if matches!(error.kind(), ErrorKind::Cancelled) => exit::INTERRUPTED,
-            Self::Client(_) => exit::USAGE,
+            Self::Invalid { .. } | Self::Client(_) => exit::USAGE,
             Self::Config(error) => error.exit_code(),
         }
     }

@@ -83,7 +83,7 @@ pub(crate) fn collect(
     match (pid, address) {
         (Some(pid), _) => from_process(host, pid, &mut identity, &mut notes),
         (None, None) => {
-            notes.push("the server is not on this machine's loopback: its process cannot be looked at".to_owned())
+            notes.push("the server is not on this machine's loopback: its process cannot be looked at".to_owned());
         }
         (None, Some(_)) => {}
     }

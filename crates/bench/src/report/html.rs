@@ -417,8 +417,11 @@ fn identities(body: &mut String, results: &[LoadedResult]) {
             ),
             ("file", format!("{} ({})", result.path.display(), result.sha256)),
         ];
-        let _ =
-            write!(body, "<details><summary>{}</summary><div class=\"panel\"><table><tbody>", escape(&series_label(result)));
+        let _ = write!(
+            body,
+            "<details><summary>{}</summary><div class=\"panel\"><table><tbody>",
+            escape(&series_label(result))
+        );
         for (name, value) in list {
             let _ = write!(body, "<tr><td>{name}</td><td class=\"words\"><code>{}</code></td></tr>", escape(&value));
         }
