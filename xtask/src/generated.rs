@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use crate::failure::{AtPath, Failure};
-use crate::process;
+use crate::{commands, process};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -19,7 +19,7 @@ pub(crate) struct Args {
 pub(crate) struct Generator {
     /// Folder of the files, from the root of the repository.
     folder: &'static str,
-    /// Whether the folder holds nothing else: JSON files directly in it that are generated no more are stale then.
+    /// Whether the folder holds nothing else: files directly in it that are generated no more are stale then.
     alone: bool,
     /// All files: name within the folder, and text.
     files: fn() -> Vec<(String, String)>,
@@ -35,6 +35,14 @@ pub(crate) const VECTORS: &[Generator] = &[Generator {
 /// JSON Schemas of the documents and of the commands' outputs.
 pub(crate) const SCHEMAS: &[Generator] = &[Generator { folder: "docs/schemas", alone: true, files: schemas }];
 
+/// Man pages of the binaries.
+pub(crate) const MAN: &[Generator] = &[Generator { folder: "docs/man", alone: true, files: commands::man_pages }];
+
+/// All texts of some generators, by name within their folders.
+pub(crate) fn texts(generators: &[Generator]) -> Vec<(String, String)> {
+    generators.iter().flat_map(|generator| (generator.files)()).collect()
+}
+
 fn schemas() -> Vec<(String, String)> {
     let mut entries = b70_manifest::schema::all();
     entries.extend(b70_packset::output_schemas());
@@ -42,6 +50,8 @@ fn schemas() -> Vec<(String, String)> {
     entries.extend(b70_procguard::output_schemas());
     entries.extend(b70_golden::output_schemas());
     entries.extend(b70_bench::output_schemas());
+    entries.extend(b70_admission::output_schemas());
+    entries.extend(b70_worker::output_schemas());
     entries.into_iter().map(|(name, schema)| (name, b70_manifest::schema::text(&schema))).collect()
 }
 
@@ -111,16 +121,16 @@ fn differences(folder: &Path, files: &[(String, String)], alone: bool) -> Result
     Ok(stale)
 }
 
-/// JSON files directly in a generator's own folder that it does not name.
+/// Files directly in a generator's own folder that it does not name.
 fn left_over(folder: &Path, files: &[(String, String)], alone: bool) -> Result<Vec<String>, Failure> {
     let mut names = Vec::new();
     if !alone || !folder.is_dir() {
         return Ok(names);
     }
     for entry in fs::read_dir(folder).at("list", folder)? {
-        let name = entry.at("list", folder)?.file_name().to_string_lossy().into_owned();
-        let is_json = Path::new(&name).extension().is_some_and(|extension| extension == "json");
-        if is_json && !files.iter().any(|(known, _)| *known == name) {
+        let entry = entry.at("list", folder)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if entry.path().is_file() && !files.iter().any(|(known, _)| *known == name) {
             names.push(name);
         }
     }
@@ -163,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_folder_of_ones_own_is_shared_with_no_other_generator() {
-        let all: Vec<_> = VECTORS.iter().chain(SCHEMAS).collect();
+        let all: Vec<_> = VECTORS.iter().chain(SCHEMAS).chain(MAN).collect();
         for generator in all.iter().filter(|generator| generator.alone) {
             let users = all.iter().filter(|other| other.folder == generator.folder).count();
             assert_eq!(users, 1, "{}: each would remove the other's files", generator.folder);

@@ -1,4 +1,5 @@
-//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `fuzz`.
+//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `man`, `synth`,
+//! `fuzz`, `dist`.
 //!
 //! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
 //! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
@@ -7,6 +8,8 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's command line talks to its user")]
 
 mod cache;
+mod commands;
+mod dist;
 mod failure;
 mod fuzz;
 mod generated;
@@ -38,10 +41,14 @@ enum Command {
     Vectors(generated::Args),
     /// Write the JSON Schemas under docs/schemas from the document types.
     Schemas(generated::Args),
+    /// Write the man pages under docs/man from the binaries' command lines.
+    Man(generated::Args),
     /// Write a synthetic GGUF model with the tensors of a real one and deterministic bytes.
     Synth(synth::Args),
     /// Run the fuzz targets under fuzz/ (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
+    /// Build the release: binaries, man pages, completions and schemas in a tarball, with --deb a Debian package too.
+    Dist(dist::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,8 +57,10 @@ fn main() -> ExitCode {
         Command::Setup(args) => setup::run(&args),
         Command::Vectors(args) => generated::run("vectors", generated::VECTORS, &args),
         Command::Schemas(args) => generated::run("schemas", generated::SCHEMAS, &args),
+        Command::Man(args) => generated::run("man", generated::MAN, &args),
         Command::Synth(args) => synth::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Dist(args) => dist::run(&args),
     };
     outcome.unwrap_or_else(|failure: Failure| {
         eprintln!("error: {failure}");

@@ -5,44 +5,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use b70_admission::{
-    CacheStatus, FingerprintRequest, HostRoots, How, ModelSource, PrepareAction, PrepareRequest, Prepared, Reserve,
-    Sha256, Warmed, fingerprint, host_facts,
+    AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, HostRoots, How, ModelSource, PrepareAction,
+    PrepareRequest, Prepared, PreparedEntries, Reserve, Sha256, Warmed, fingerprint, host_facts,
 };
 use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text};
 use b70_manifest::pack::ToolRecord;
-use b70_manifest::{EvidenceClass, NeverEligible};
 use b70_procguard::Host;
-use serde::Serialize;
 
 use crate::context::{Context, Selection, cache_path, create, keys, missing, open, required, select};
 use crate::{BuildArgs, Role, RootArgs, SelectArgs};
 
 /// How long Git and package managers may take for the build's identity.
 const DEADLINE: Duration = Duration::from_secs(60);
-
-/// What every document of this command says first.
-#[derive(Serialize)]
-struct Document<T> {
-    schema_version: u64,
-    evidence_class: EvidenceClass,
-    promotion_eligible: NeverEligible,
-    #[serde(flatten)]
-    body: T,
-}
-
-fn document<T: Serialize>(body: T) -> Document<T> {
-    Document {
-        schema_version: 1,
-        evidence_class: EvidenceClass::DevelopmentInitializationOnly,
-        promotion_eligible: NeverEligible,
-        body,
-    }
-}
-
-#[derive(Serialize)]
-struct Entries<T> {
-    entries: Vec<T>,
-}
 
 fn how<'a>(context: &'a Context<'_>) -> How<'a> {
     How { progress: context.quietly(), ..How::new(&context.pool) }
@@ -77,7 +51,7 @@ fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
 fn statuses(context: &Context<'_>, entries: Vec<CacheStatus>) -> Result<Output, CliError> {
     let code = if entries.iter().all(|entry| entry.valid) { exit::OK } else { exit::CHECK_FAILED };
     let text = status_text(context, &entries);
-    Output::new(&document(Entries { entries }), text, code)
+    Output::new(&Document::of_cache(Entries { entries }), text, code)
 }
 
 pub(crate) fn status(context: &Context<'_>, select_args: &SelectArgs, root: &RootArgs) -> Result<Output, CliError> {
@@ -141,12 +115,6 @@ pub(crate) struct PrepareOptions {
     pub(crate) min_free: Option<u64>,
     pub(crate) measure: bool,
     pub(crate) wait: u64,
-}
-
-#[derive(Serialize)]
-struct PrepareBody {
-    status: &'static str,
-    entries: Vec<Prepared>,
 }
 
 pub(crate) fn prepare(
@@ -213,7 +181,7 @@ pub(crate) fn prepare(
         entries.push(prepared?);
     }
     let text = entries.iter().map(|entry| prepared_text(context, entry)).collect::<String>();
-    Output::ok(&document(PrepareBody { status: "ready", entries }), text)
+    Output::ok(&Document::of_cache(PreparedEntries { status: "ready", entries }), text)
 }
 
 /// The model, once its structure is known to be whole: half a model is not worth its memory.
@@ -285,14 +253,7 @@ pub(crate) fn warm(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
         })
         .collect::<Vec<_>>()
         .concat();
-    Output::ok(&document(Entries { entries }), text)
-}
-
-#[derive(Serialize)]
-struct PathEntry {
-    role: Option<String>,
-    key: Sha256,
-    path: String,
+    Output::ok(&Document::of_cache(Entries { entries }), text)
 }
 
 pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootArgs) -> Result<Output, CliError> {
@@ -313,10 +274,10 @@ pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
             return Err(CliError::usage("path", "the name of the copy is not UTF-8 and cannot be printed exactly")
                 .hint("give the model a name that is"));
         };
-        entries.push(PathEntry { role: status.role, key, path });
+        entries.push(AdmittedPath { role: status.role, key, path });
     }
     let text = entries.iter().map(|entry| format!("{}\n", entry.path)).collect::<Vec<_>>().concat();
-    Output::ok(&document(Entries { entries }), text)
+    Output::ok(&Document::of_cache(Entries { entries }), text)
 }
 
 pub(crate) fn drop(
@@ -356,5 +317,5 @@ pub(crate) fn drop(
         text.push_str("nothing was removed: add --execute\n");
     }
     let code = if plan.is_allowed() { exit::OK } else { exit::CHECK_FAILED };
-    Output::new(&document(plan), text, code)
+    Output::new(&Document::of_cache(plan), text, code)
 }

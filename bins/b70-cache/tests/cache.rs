@@ -12,6 +12,16 @@ use serde_json::Value;
 /// GGUF's number for F32.
 const F32: u32 = 0;
 
+/// Holds a document against the committed schema of a command's output.
+fn conforms(schema: &str, document: &Value) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/output");
+    let text = std::fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
+    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
+    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
+    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
+}
+
 struct Bench {
     dir: tempfile::TempDir,
     ram: tempfile::TempDir,
@@ -48,7 +58,18 @@ impl Bench {
     }
 
     fn run(&self, arguments: &[&str]) -> (i32, Value) {
-        finish(self.command(arguments).output().expect("the executable runs"))
+        let (code, document) = finish(self.command(arguments).output().expect("the executable runs"));
+        let schema = match arguments[0] {
+            _ if document.get("error").is_some() => "error",
+            "status" | "verify" => "cache-status",
+            "prepare" => "cache-prepare",
+            "warm" => "cache-warm",
+            "path" => "cache-path",
+            "drop" => "cache-drop",
+            other => panic!("no schema is known for {other}"),
+        };
+        conforms(schema, &document);
+        (code, document)
     }
 
     /// Everything below the cache's folder but lock files.

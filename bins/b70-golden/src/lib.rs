@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
 use b70_golden::DEFAULT_TESTS;
 use b70_manifest::golden::GoldenRule;
-use b70_procguard::{CardRef, DEFAULT_LEASE_ROOT};
+use b70_procguard::{DEFAULT_LEASE_ROOT, GpuRef};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Deterministic Q4_0 x Q8_1 kernel fixtures, the state of the golden corpus, and focused backend tests.
@@ -155,7 +155,7 @@ pub struct FocusedArgs {
     binary: Option<PathBuf>,
     /// Card to run on, holding its lease: a PCI address, or an ordinal.
     #[arg(long, value_name = "G")]
-    gpu: Option<CardRef>,
+    gpu: Option<GpuRef>,
     /// Run without a card: no lease, nothing pinned.
     #[arg(long)]
     no_gpu: bool,

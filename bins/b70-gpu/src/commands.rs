@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::Path, process, time::Duration};
 use b70_cli::{CliError, Output, Style, Ui, exit};
 use b70_client::ApiKey;
 use b70_procguard::{
-    CardRef, Cards, CheckStatus, DoctorReport, Evidence, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
+    Cards, CheckStatus, DoctorReport, Evidence, GpuRef, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
     UsageOptions, Verdict, pin_to_card, record, redact_arguments,
 };
 use b70_worker::{ProbeOptions, local_listener, probe};
@@ -82,7 +82,7 @@ fn probe_server(
     ui: &Ui,
     url: &str,
     deadline: f64,
-    gpu: Option<CardRef>,
+    gpu: Option<GpuRef>,
     key_file: Option<&Path>,
 ) -> Result<Output, CliError> {
     let deadline = Duration::try_from_secs_f64(deadline)
@@ -113,7 +113,7 @@ fn probe_server(
 fn lease_run(
     host: &Host,
     ui: &Ui,
-    gpu: CardRef,
+    gpu: GpuRef,
     wait: Duration,
     no_gpu: bool,
     root: &Path,
@@ -123,11 +123,11 @@ fn lease_run(
         let mut command = process::Command::new(&argv[0]);
         command.args(&argv[1..]);
         let pci = match gpu {
-            CardRef::Pci(pci) if no_gpu => {
+            GpuRef::Pci(pci) if no_gpu => {
                 command.env("B70_GPU_PCI", pci.to_string());
                 pci
             }
-            CardRef::Ordinal(_) if no_gpu => {
+            GpuRef::Ordinal(_) if no_gpu => {
                 return Err(CliError::usage(
                     "usage",
                     "--no-gpu needs a PCI address: without the cards an ordinal names nothing",

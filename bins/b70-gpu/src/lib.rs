@@ -10,7 +10,7 @@ mod text;
 use std::path::PathBuf;
 
 use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
-use b70_procguard::{CardRef, DEFAULT_LEASE_ROOT};
+use b70_procguard::{DEFAULT_LEASE_ROOT, GpuRef};
 use clap::{Args, Parser, Subcommand};
 
 /// Which Intel GPUs are in this machine, who uses them, and who has the right to.
@@ -41,7 +41,7 @@ pub enum Command {
     Owners {
         /// Only this card: a PCI address, or an ordinal.
         #[arg(long, value_name = "G")]
-        gpu: Option<CardRef>,
+        gpu: Option<GpuRef>,
         /// Milliseconds between the two samples that show whether engines work.
         #[arg(long, value_name = "MS", default_value_t = 250)]
         sample: u64,
@@ -64,7 +64,7 @@ pub enum Command {
         deadline: f64,
         /// The server's card, to join the kernel's log: a PCI address, or an ordinal [default: where its process holds memory].
         #[arg(long, value_name = "G")]
-        gpu: Option<CardRef>,
+        gpu: Option<GpuRef>,
         /// File with the server's API key; `B70_API_KEY` otherwise.
         #[arg(long, value_name = "FILE")]
         api_key_file: Option<PathBuf>,
@@ -91,7 +91,7 @@ pub enum LeaseCommand {
     Run {
         /// A PCI address, or an ordinal.
         #[arg(long, value_name = "G")]
-        gpu: CardRef,
+        gpu: GpuRef,
         /// Wait up to this many seconds for the lease [default: not at all].
         #[arg(long, value_name = "S", default_value_t = 0.0, hide_default_value = true)]
         wait: f64,

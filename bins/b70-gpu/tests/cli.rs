@@ -22,8 +22,24 @@ fn gpu(args: &[&str]) -> Output {
 fn json(args: &[&str]) -> (Value, i32) {
     let out = gpu(&[&["--json"], args].concat());
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"));
+    let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"));
+    let schema = match args[0] {
+        _ if value.get("error").is_some() => "error".to_owned(),
+        "lease" => "gpu-lease-status".to_owned(),
+        command => format!("gpu-{command}"),
+    };
+    conforms(&schema, &value);
     (value, out.status.code().unwrap())
+}
+
+/// Holds a document against the committed schema of a command's output.
+fn conforms(schema: &str, document: &Value) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/output");
+    let text = std::fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
+    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
+    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
+    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
 }
 
 #[test]

@@ -7,13 +7,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_admission::{
-    Artifact, Error, FingerprintReport, FingerprintRequest, HostRoots, Known, Listed, Progress, RegisterRequest,
-    Registry, RootKind, Sha256, default_root, open_source, refuse_in_git,
+    Artifact, Document, Error, FingerprintReport, FingerprintRequest, HostRoots, Known, ListedRecords, Progress,
+    RegisterRequest, Registry, RootKind, Sha256, default_root, open_source, refuse_in_git,
 };
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text};
 use b70_manifest::model_pack::ModelPackManifest;
-use b70_manifest::{EvidenceClass, NeverEligible};
-use serde::Serialize;
 
 use crate::RootArgs;
 
@@ -35,25 +33,6 @@ impl<'a> Context<'a> {
 
     fn quietly(&self) -> Progress<'_> {
         Progress::NONE.with_cancel(&self.interrupt)
-    }
-}
-
-/// What a document of this command says first.
-#[derive(Serialize)]
-struct Document<T> {
-    schema_version: u64,
-    evidence_class: EvidenceClass,
-    promotion_eligible: NeverEligible,
-    #[serde(flatten)]
-    body: T,
-}
-
-fn document<T: Serialize>(body: T) -> Document<T> {
-    Document {
-        schema_version: 1,
-        evidence_class: EvidenceClass::DevelopmentIterationOnly,
-        promotion_eligible: NeverEligible,
-        body,
     }
 }
 
@@ -214,7 +193,7 @@ pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterAr
         artifact.files.len(),
         bytes_text(artifact.size_bytes)
     );
-    Output::ok(&document(registered), text)
+    Output::ok(&Document::of_registry(registered), text)
 }
 
 pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
@@ -237,12 +216,7 @@ pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Re
     for fault in &verdict.record_faults {
         text.push_str(&format!("  the record: {fault}\n"));
     }
-    Output::new(&document(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
-}
-
-#[derive(Serialize)]
-struct ListBody {
-    records: Vec<Listed>,
+    Output::new(&Document::of_registry(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
 }
 
 pub(crate) fn list(context: &Context<'_>, root: &RootArgs) -> Result<Output, CliError> {
@@ -272,7 +246,7 @@ pub(crate) fn list(context: &Context<'_>, root: &RootArgs) -> Result<Output, Cli
     if records.is_empty() {
         text.push_str("the registry is empty\n");
     }
-    Output::ok(&document(ListBody { records }), text)
+    Output::ok(&Document::of_registry(ListedRecords { records }), text)
 }
 
 pub(crate) fn show(root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
@@ -285,7 +259,7 @@ pub(crate) fn show(root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
 pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
     let Some(registry) = open(root)? else {
         let plan = b70_admission::GcPlan { plan: Vec::new(), kept: 0, executed: execute };
-        return Output::ok(&document(plan), "the registry is empty\n");
+        return Output::ok(&Document::of_registry(plan), "the registry is empty\n");
     };
     let plan = if execute { registry.gc()? } else { registry.plan_gc()? };
     let verb = if plan.executed { "removed" } else { "would remove" };
@@ -295,5 +269,5 @@ pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
     if !plan.executed && !plan.plan.is_empty() {
         text.push_str("nothing was removed: add --execute\n");
     }
-    Output::ok(&document(plan), text)
+    Output::ok(&Document::of_registry(plan), text)
 }

@@ -7,6 +7,16 @@ use std::process::{Command, Stdio};
 use b70_admission::Sha256;
 use serde_json::Value;
 
+/// Holds a document against the committed schema of a command's output.
+fn conforms(schema: &str, document: &Value) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas/output");
+    let text = std::fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
+    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
+    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
+    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
+    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
+}
+
 struct Bench {
     dir: tempfile::TempDir,
 }
@@ -45,7 +55,13 @@ impl Bench {
         }
         let output = command.output().expect("the executable runs");
         let code = output.status.code().unwrap_or_else(|| panic!("ended by a signal: {output:?}"));
-        let document = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {output:?}"));
+        let document: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {output:?}"));
+        let schema = match arguments[0] {
+            _ if document.get("error").is_some() => "error".to_owned(),
+            command => format!("registry-{command}"),
+        };
+        conforms(&schema, &document);
         (code, document)
     }
 

@@ -5,17 +5,20 @@
 #![forbid(unsafe_code)]
 
 mod model;
+mod page;
 mod report;
 mod steps;
 
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 
+use b70_admission::{RelPath, Root, RootKind, default_root, replace_bytes};
 use b70_cli::{CliError, Global, HasGlobal, Output, Ui, exit};
 use clap::Parser;
 
 pub use report::{Report, StepRow};
 
-/// The whole lane on a small generated model: inspect, prepare, reuse, verify, reverse. No GPU needed.
+/// The whole lane on a small generated model: packs, RAM, registry, fixtures, servers. No GPU needed.
 #[derive(Debug, Parser)]
 #[command(name = "b70-tour", version, after_help = b70_cli::EXIT_CODES)]
 pub struct Cli {
@@ -24,6 +27,15 @@ pub struct Cli {
     /// Keep the files here instead of in a temporary folder; the folder must not exist or be empty.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+    /// Where the page goes [default: tour.html in the folder of --keep, else in $XDG_STATE_HOME/b70kit]
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The llama-server for the steps with real servers [default: the one on PATH]
+    #[arg(long, value_name = "FILE", env = "B70_LLAMA_SERVER", conflicts_with = "no_servers")]
+    llama_server: Option<PathBuf>,
+    /// Leave out the steps with real servers.
+    #[arg(long)]
+    no_servers: bool,
 }
 
 impl HasGlobal for Cli {
@@ -35,10 +47,64 @@ impl HasGlobal for Cli {
 /// Runs the tour.
 pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     let workspace = Workspace::create(cli.keep)?;
-    let report = steps::run(workspace.path(), ui)?;
+    let ram = Ram::create(workspace.path())?;
+    let server = if cli.no_servers { None } else { cli.llama_server.or_else(on_path) };
+    let report = steps::run(workspace.path(), ram.path(), server.as_deref(), ui)?;
     let code = if report.passed { exit::OK } else { exit::CHECK_FAILED };
-    let text = report.text(ui, workspace.kept());
+    let page = match (cli.html, workspace.kept()) {
+        (Some(path), _) => path,
+        (None, Some(kept)) => kept.join("tour.html"),
+        (None, None) => {
+            let uid = std::os::unix::fs::MetadataExt::uid(
+                &std::fs::metadata("/proc/self").map_err(|error| CliError::io(Path::new("/proc/self"), &error))?,
+            );
+            default_root(RootKind::State, &|name| std::env::var_os(name), uid)?.join("tour.html")
+        }
+    };
+    let page = publish(&page, &page::html(&report))?;
+    let text = report.text(ui, workspace.kept(), Some(&page));
     Output::new(&report, text, code)
+}
+
+/// The llama-server that a shell would start.
+fn on_path() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join("llama-server")).find(|file| file.is_file())
+}
+
+/// Writes the page whole or not at all, over an older one.
+fn publish(path: &Path, page: &str) -> Result<PathBuf, CliError> {
+    let path = std::path::absolute(path).map_err(|error| CliError::io(path, &error))?;
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(CliError::usage("usage", format!("{} names no file", path.display())).path(&path));
+    };
+    std::fs::create_dir_all(folder).map_err(|error| CliError::io(folder, &error))?;
+    replace_bytes(&Root::open(folder)?, &RelPath::new(name)?, page.as_bytes(), 0o644)?;
+    Ok(path)
+}
+
+/// The tour's folder in RAM; without a usable /dev/shm, one in its folder on disk.
+enum Ram {
+    Memory(tempfile::TempDir),
+    Disk(PathBuf),
+}
+
+impl Ram {
+    fn create(folder: &Path) -> Result<Self, CliError> {
+        if let Ok(memory) = tempfile::Builder::new().prefix("b70-tour-").tempdir_in("/dev/shm") {
+            return Ok(Self::Memory(memory));
+        }
+        let path = folder.join("ram");
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|error| CliError::io(&path, &error))?;
+        Ok(Self::Disk(path))
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Memory(folder) => folder.path(),
+            Self::Disk(path) => path,
+        }
+    }
 }
 
 /// The tour's folder: temporary, or the user's.
@@ -65,14 +131,14 @@ impl Workspace {
         Ok(Self::Kept(path))
     }
 
-    fn path(&self) -> &std::path::Path {
+    fn path(&self) -> &Path {
         match self {
             Self::Temporary(folder) => folder.path(),
             Self::Kept(path) => path,
         }
     }
 
-    fn kept(&self) -> Option<&std::path::Path> {
+    fn kept(&self) -> Option<&Path> {
         match self {
             Self::Temporary(_) => None,
             Self::Kept(path) => Some(path),

@@ -1,4 +1,4 @@
-//! The tour's model: small, deterministic, with tensors that can be packed and tensors that cannot.
+//! The tour's model: small, deterministic, and a whole llama of random weights, so that a server can load it.
 
 use std::path::Path;
 
@@ -6,34 +6,88 @@ use b70_cli::CliError;
 use b70_gguf::{GgufWriter, types};
 
 /// Layers of the model.
-pub(crate) const LAYERS: u64 = 4;
+const LAYERS: u32 = 4;
 /// Elements of a row.
-pub(crate) const EMBEDDING: u64 = 512;
+const EMBEDDING: u64 = 512;
 /// Rows of the wide matrices.
-pub(crate) const FEED_FORWARD: u64 = 1024;
+const FEED_FORWARD: u64 = 1024;
+/// Attention heads, of 64 elements each.
+const HEADS: u32 = 8;
+/// Tokens: three special ones, 256 bytes, 95 printable characters. Not a multiple of 16 on purpose: the embedding is the
+/// one Q4_0 tensor that has no place in the layout.
+const TOKENS: u64 = 3 + 256 + 95;
+
+/// Q4_0 tensors that can be packed: seven in each layer.
+pub(crate) const PACKABLE: u64 = 7 * LAYERS as u64;
+/// One of them.
+pub(crate) const ONE_TENSOR: &str = "blk.0.ffn_down.weight";
+/// Tokens that a prompt and its answer may have.
+pub(crate) const CONTEXT: u32 = 4096;
 
 /// Writes the model; the same bytes each time.
 pub(crate) fn write(path: &Path) -> Result<(), CliError> {
     let mut writer = GgufWriter::new();
     writer
-        .metadata("general.architecture", "tour")
-        .metadata("general.name", "b70-tour model")
-        .metadata("tour.block_count", u32::try_from(LAYERS).unwrap_or(u32::MAX));
+        .metadata("general.architecture", "llama")
+        .metadata("general.name", "b70-tour model of random weights")
+        .metadata("llama.block_count", LAYERS)
+        .metadata("llama.context_length", CONTEXT)
+        .metadata("llama.embedding_length", EMBEDDING as u32)
+        .metadata("llama.feed_forward_length", FEED_FORWARD as u32)
+        .metadata("llama.attention.head_count", HEADS)
+        .metadata("llama.attention.head_count_kv", HEADS)
+        .metadata("llama.attention.layer_norm_rms_epsilon", 1e-5_f32)
+        .metadata("llama.rope.dimension_count", EMBEDDING as u32 / HEADS);
+    tokenizer(&mut writer);
     let mut numbers = Numbers(0x6237_306b_6974);
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        writer.tensor(name("attn_norm"), types::F32, &[EMBEDDING], numbers.floats(EMBEDDING));
+        for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+            writer.tensor(name(part), types::Q4_0, &[EMBEDDING, EMBEDDING], numbers.q4_0(EMBEDDING, EMBEDDING));
+        }
         writer
-            .tensor(name("attn_norm"), types::F32, &[EMBEDDING], numbers.floats(EMBEDDING))
+            .tensor(name("ffn_norm"), types::F32, &[EMBEDDING], numbers.floats(EMBEDDING))
             .tensor(name("ffn_gate"), types::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
             .tensor(name("ffn_up"), types::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
             .tensor(name("ffn_down"), types::Q4_0, &[FEED_FORWARD, EMBEDDING], numbers.q4_0(FEED_FORWARD, EMBEDDING));
     }
-    // Three that cannot be packed: rows that do not fill tiles of 16, an expert tensor of three dimensions, another type.
-    writer
-        .tensor("output_narrow.weight", types::Q4_0, &[EMBEDDING, 24], numbers.q4_0(EMBEDDING, 24))
-        .tensor("blk.0.ffn_gate_exps.weight", types::Q4_0, &[64, 32, 2], numbers.q4_0(64, 64))
-        .tensor("output_norm.weight", types::F32, &[EMBEDDING], numbers.floats(EMBEDDING));
+    writer.tensor("token_embd.weight", types::Q4_0, &[EMBEDDING, TOKENS], numbers.q4_0(EMBEDDING, TOKENS)).tensor(
+        "output_norm.weight",
+        types::F32,
+        &[EMBEDDING],
+        numbers.floats(EMBEDDING),
+    );
     writer.write_file(path).map(|_| ()).map_err(|error| CliError::usage("tour-model", error.to_string()).path(path))
+}
+
+/// A vocabulary of single bytes and characters, in the form that llama.cpp calls `llama` (SentencePiece).
+fn tokenizer(writer: &mut GgufWriter<'_>) {
+    // The kinds of tokens, as llama.cpp numbers them.
+    const NORMAL: i32 = 1;
+    const UNKNOWN: i32 = 2;
+    const CONTROL: i32 = 3;
+    const BYTE: i32 = 6;
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    let mut kinds = vec![UNKNOWN, CONTROL, CONTROL];
+    for byte in 0..=255_u8 {
+        tokens.push(format!("<0x{byte:02X}>"));
+        kinds.push(BYTE);
+    }
+    // A space is written as U+2581 in these vocabularies.
+    for character in ' '..='~' {
+        tokens.push(if character == ' ' { '\u{2581}' } else { character }.to_string());
+        kinds.push(NORMAL);
+    }
+    let scores: Vec<f32> = (0..tokens.len()).map(|index| -(index as f32)).collect();
+    writer
+        .metadata("tokenizer.ggml.model", "llama")
+        .metadata("tokenizer.ggml.tokens", tokens)
+        .metadata("tokenizer.ggml.scores", scores)
+        .metadata("tokenizer.ggml.token_type", kinds)
+        .metadata("tokenizer.ggml.unknown_token_id", 0_u32)
+        .metadata("tokenizer.ggml.bos_token_id", 1_u32)
+        .metadata("tokenizer.ggml.eos_token_id", 2_u32);
 }
 
 /// A splitmix64 sequence: reproducible, and good enough for weights.

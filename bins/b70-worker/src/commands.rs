@@ -11,8 +11,9 @@ use b70_cli::{CliError, Output, Ui, exit, interrupt_flag};
 use b70_client::ApiKey;
 use b70_procguard::{Host, Signaller};
 use b70_worker::{
-    GpuMode, InitOptions, Lane, Plan, RenderFormat, ResolveOptions, StartOptions, StatusOptions, StopOptions,
-    Supervisor, UnitOptions, WorkerError, assign, follow_log, log_tail, render, starter, validate, write_new,
+    GpuMode, InitOptions, Lane, LogFollower, LogText, Plan, RenderFormat, RenderedFiles, ResolveOptions, StartChecks,
+    StartOptions, StatusOptions, StopOptions, Supervisor, UnitOptions, assign, log_tail, redacted, render, starter,
+    validate, write_new,
 };
 use b70_xe2pack::Xe2DpasV2;
 
@@ -37,13 +38,13 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
             let document = starter(&options)?;
             write_new(&args.config, &document)?;
             let text = format!("wrote {}; next: b70-worker validate --config {0}", args.config.display());
-            Output::ok(&document, text)
+            Output::ok(&redacted(&document), text)
         }
         Command::Assign { profile, candidates, swap, out } => {
             let document = assign(&Lane::load(&args.config)?, &profile, &candidates, swap)?;
             write_new(&out, &document)?;
             let text = text::arms(&document, &out);
-            Output::ok(&document, text)
+            Output::ok(&redacted(&document), text)
         }
         Command::Logs { name, follow, lines } => logs(ui, args, &name, follow, lines),
         command => with_supervisor(ui, args, &host, mode, command),
@@ -57,8 +58,15 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
     let layout = Xe2DpasV2::new();
     let uid = Host::real().uid();
     let resolve = ResolveOptions { layout: Some(&layout), pool: &pool, uid };
-    let supervisor =
-        Supervisor { lane: &lane, host, local: host.is_real(), mode, lease_root: args.lease_root.clone(), resolve };
+    let checks = match &command {
+        Command::Start { checks, .. } | Command::Restart { checks, .. } | Command::Run { checks, .. } => StartChecks {
+            allow_low_memory: checks.allow_low_memory,
+            build_fingerprint: checks.build_fingerprint.clone(),
+        },
+        _ => StartChecks::default(),
+    };
+    let lease_root = args.lease_root.clone();
+    let supervisor = Supervisor { lane: &lane, host, local: host.is_real(), mode, lease_root, resolve, checks };
     let names = &args.workers;
     let only_here = |execute: bool| {
         if execute && !host.is_real() {
@@ -106,9 +114,10 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
                 }
             }
             let text: Vec<&str> = files.iter().map(|f| f.text.as_str()).collect();
-            Output::ok(&serde_json::json!({ "schema_version": 1, "files": files }), text.join("\n"))
+            let text = text.join("\n");
+            Output::ok(&RenderedFiles { schema_version: 1, files }, text)
         }
-        Command::Start { execute, wait } => {
+        Command::Start { execute, wait, .. } => {
             only_here(execute)?;
             let plan = if execute {
                 let interrupted = interrupt_flag().map_err(|e| CliError::usage("signals", e.to_string()))?;
@@ -126,28 +135,25 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
         }
         Command::Stop { stop } => {
             only_here(stop.execute)?;
-            finish(ui, &do_stop(&supervisor, names, &stop, &signaller, &progress)?)
+            let options = stop_options(&stop, &signaller, &progress)?;
+            let plan = if stop.execute { supervisor.stop(names, &options)? } else { supervisor.plan_stop(names)? };
+            finish(ui, &plan)
         }
-        Command::Restart { stop, ready_wait } => {
+        Command::Restart { stop, ready_wait, .. } => {
             only_here(stop.execute)?;
             if !stop.execute {
-                // The start is planned by itself: what blocks it now is mostly the worker that would be stopped.
-                return finish(ui, &supervisor.plan_stop(names)?);
-            }
-            let stopped = do_stop(&supervisor, names, &stop, &signaller, &progress)?;
-            if stopped.exit_code() != exit::OK {
-                return finish(ui, &stopped);
+                return finish(ui, &supervisor.plan_restart(names)?);
             }
             let interrupted = interrupt_flag().map_err(|e| CliError::usage("signals", e.to_string()))?;
-            let options = StartOptions {
+            let start = StartOptions {
                 wait: seconds("--ready-wait", ready_wait)?,
                 interrupted: &interrupted,
                 progress: &progress,
                 signaller: &signaller,
             };
-            finish(ui, &supervisor.start(names, &options)?)
+            finish(ui, &supervisor.restart(names, &stop_options(&stop, &signaller, &progress)?, &start)?)
         }
-        Command::Run { name } => {
+        Command::Run { name, .. } => {
             only_here(true)?;
             Err(supervisor.run(&name).into())
         }
@@ -157,18 +163,13 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
     }
 }
 
-fn do_stop(
-    supervisor: &Supervisor<'_>,
-    names: &[String],
+fn stop_options<'a>(
     stop: &StopArgs,
-    signaller: &Signaller,
-    progress: &dyn Fn(&str, &str),
-) -> Result<Plan, CliError> {
-    if !stop.execute {
-        return Ok(supervisor.plan_stop(names)?);
-    }
+    signaller: &'a Signaller,
+    progress: &'a dyn Fn(&str, &str),
+) -> Result<StopOptions<'a>, CliError> {
     let kill_after = stop.kill_after.map(|s| seconds("--kill-after", s)).transpose()?;
-    Ok(supervisor.stop(names, &StopOptions { wait: seconds("--wait", stop.wait)?, kill_after, signaller, progress })?)
+    Ok(StopOptions { wait: seconds("--wait", stop.wait)?, kill_after, signaller, progress })
 }
 
 fn finish(ui: &Ui, plan: &Plan) -> Result<Output, CliError> {
@@ -178,29 +179,18 @@ fn finish(ui: &Ui, plan: &Plan) -> Result<Output, CliError> {
 fn logs(ui: &Ui, args: &LaneArgs, name: &str, follow: bool, lines: usize) -> Result<Output, CliError> {
     let lane = Lane::load(&args.config)?;
     let log = lane.paths(lane.worker(name)?).log;
-    let end = log_tail(&log, lines, 4 << 20)?;
     if !follow {
-        return Output::ok(
-            &serde_json::json!({ "schema_version": 1, "worker": name, "log": log, "text": end }),
-            end.clone(),
-        );
+        let text = log_tail(&log, lines, 4 << 20)?;
+        return Output::ok(&LogText { schema_version: 1, worker: name.to_owned(), log, text: text.clone() }, text);
     }
     if ui.json() {
         return Err(CliError::usage("usage", "--follow prints lines as they come and cannot be one JSON document"));
     }
     let interrupted = interrupt_flag().map_err(|e| CliError::usage("signals", e.to_string()))?;
-    let mut at = std::fs::metadata(&log).map_err(|e| CliError::io(&log, &e))?.len();
+    let (end, mut follower) = LogFollower::open(&log, lines)?;
     write_out(&format!("{end}\n"))?;
     while !interrupted.load(Ordering::SeqCst) {
-        // Between rotation and the new file there is no log for a moment.
-        match follow_log(&log, at) {
-            Ok((text, next)) => {
-                at = next;
-                write_out(&text)?;
-            }
-            Err(WorkerError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => at = 0,
-            Err(error) => return Err(error.into()),
-        }
+        write_out(&follower.more()?)?;
         thread::sleep(Duration::from_millis(250));
     }
     Output::new(&serde_json::Value::Null, "", exit::INTERRUPTED)

@@ -92,6 +92,9 @@ pub enum Command {
         /// Wait this many seconds for each to be ready; 0 does not wait.
         #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
         wait: f64,
+        /// What is said of the start.
+        #[command(flatten)]
+        checks: CheckArgs,
     },
     /// Stop workers: TERM, wait, report.
     Stop {
@@ -107,6 +110,9 @@ pub enum Command {
         /// Wait this many seconds for each to be ready.
         #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
         ready_wait: f64,
+        /// What is said of the start.
+        #[command(flatten)]
+        checks: CheckArgs,
     },
     /// Print the end of a worker's log.
     Logs {
@@ -123,6 +129,9 @@ pub enum Command {
     Run {
         /// The worker.
         name: String,
+        /// What is said of the start.
+        #[command(flatten)]
+        checks: CheckArgs,
     },
     /// Write a starter configuration to --config.
     Init {
@@ -157,6 +166,17 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
+}
+
+/// What is said of a start beside the configuration.
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// Start although the models' files do not fit into the memory that is available.
+    #[arg(long)]
+    allow_low_memory: bool,
+    /// Fingerprint document of the executable's build, as b70-registry fingerprint --json writes it [default: the configuration's].
+    #[arg(long, value_name = "FILE")]
+    build_fingerprint: Option<PathBuf>,
 }
 
 /// How to stop.

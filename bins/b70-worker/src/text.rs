@@ -91,6 +91,15 @@ pub(crate) fn status(ui: &Ui, status: &WorkerStatus) -> String {
                 let _ = writeln!(out, "    next: {}{command}", step["what"].as_str().unwrap_or(""));
             }
         }
+        if let Some(event) = text("kernel").and_then(|k| k["events"].as_array()?.last()) {
+            let count = text("kernel").and_then(|k| k["events"].as_array()).map_or(0, Vec::len);
+            let message = event["message"].as_str().unwrap_or("");
+            let _ =
+                writeln!(out, "  {} {message} ({count} such lines)", ui.paint(Style::Bad, "kernel, last of its card:"));
+        }
+        if text("kernel").is_some_and(|k| k["devcoredump"] == true) {
+            let _ = writeln!(out, "  {}", ui.paint(Style::Warn, "a device core dump is waiting"));
+        }
         if let Some(model) = text("model") {
             let _ = writeln!(
                 out,

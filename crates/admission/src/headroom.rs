@@ -94,15 +94,20 @@ pub fn headroom(dir: &Root, host: &HostPaths, memory_reserve: u64) -> Result<Hea
     }
     let available_inodes = (stat.f_files != 0).then_some(stat.f_favail);
     if FileSystem::of(dir, dir.path())?.kind.in_memory() {
-        let meminfo = host.proc.join("meminfo");
-        let text = std::fs::read_to_string(&meminfo).map_err(|e| Error::io("read", &meminfo, e))?;
-        if let Some(available) = meminfo_bytes(&text, "MemAvailable:") {
-            let available_bytes = available.saturating_sub(memory_reserve);
-            limits.push(Limit { source: "MemAvailable".to_owned(), available_bytes });
-        }
-        limits.extend(cgroup_limits(host));
+        limits.extend(memory_limits(host, memory_reserve)?);
     }
     Ok(Headroom { limits, available_inodes })
+}
+
+/// What limits memory: `MemAvailable` less `memory_reserve`, and every cgroup above this process.
+pub fn memory_limits(host: &HostPaths, memory_reserve: u64) -> Result<Vec<Limit>> {
+    let meminfo = host.proc.join("meminfo");
+    let text = std::fs::read_to_string(&meminfo).map_err(|e| Error::io("read", &meminfo, e))?;
+    let available = meminfo_bytes(&text, "MemAvailable:").map(|available| Limit {
+        source: "MemAvailable".to_owned(),
+        available_bytes: available.saturating_sub(memory_reserve),
+    });
+    Ok(available.into_iter().chain(cgroup_limits(host)).collect())
 }
 
 fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {

@@ -66,6 +66,7 @@ mod fingerprint;
 mod headroom;
 mod identity;
 mod lock;
+mod output;
 mod path;
 mod progress;
 mod publish;
@@ -77,6 +78,7 @@ mod sys;
 pub use cache::{
     CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile,
     PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
+    resident_bytes,
 };
 pub use digest::{
     Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many, pool,
@@ -91,9 +93,10 @@ pub use fingerprint::{
     DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, HostRoots, fingerprint,
     fingerprint_sha256, host_facts,
 };
-pub use headroom::{Headroom, HostPaths, Limit, headroom};
+pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lock::{LockGuard, lock, lock_all};
+pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
 pub use progress::Progress;
 pub use publish::{

@@ -256,6 +256,18 @@ mod tests {
     }
 
     #[test]
+    fn a_step_of_the_wall_clock_changes_no_figure() {
+        let mut stepped = row();
+        stepped.request_started_epoch_s = Some(1e9);
+        stepped.first_text_epoch_s = Some(1e9 - 3600.0);
+        stepped.request_ended_epoch_s = Some(0.0);
+        let before = stepped.clone();
+        recompute_row(&mut stepped, 100);
+        assert_eq!(stepped, before);
+        assert_eq!(stepped.tok_s_wall_full, row().tok_s_wall_full);
+    }
+
+    #[test]
     fn a_claim_in_a_file_is_overwritten() {
         let mut claimed = row();
         claimed.tok_s_1_100_intervals_after_ttft = Some(999.0);

@@ -16,6 +16,7 @@ use b70_bench::{
 };
 use b70_client::Api;
 use b70_manifest::EvidenceClass;
+use b70_manifest::calibration::CalibrationRun;
 use b70_procguard::{LeaseKind, LeaseOwner, LeaseRoot};
 use fake::{answer, calibration, llama, native_answer, target, with_props};
 use fault_server::{FaultServer, Step, json_response, loading};
@@ -48,6 +49,8 @@ fn two_endpoints_at_once_and_every_file_can_be_verified() {
     assert_eq!(report.run.evidence_class, EvidenceClass::FreshResponseScreening);
     assert_eq!((report.run.settings.endpoints_at_once, report.run.extra["status"].as_str()), (2, Some("passed")));
     assert_eq!(report.run.extra["output_variants"]["equal"], 14);
+    let run: CalibrationRun = b70_manifest::document::read(&both.out.join("result.json")).unwrap();
+    assert_eq!(run.endpoints.len(), 2, "the run's document is one of its kind");
     let results = load_folder(&both.out).unwrap();
     assert_eq!(results.len(), 2);
     for (result, endpoint) in results.iter().zip(&report.run.endpoints) {

@@ -7,12 +7,26 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use thiserror::Error;
 
+use crate::report::{ErrorReport, Explain};
+
 /// Text that is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("expected a PCI address like 0000:03:00.0, found {found:?}")]
+#[error(
+    "{found:?} is no PCI address; expected domain:bus:device.function in hexadecimal, such as 0000:03:00.0 (see `lspci -D`)"
+)]
 pub struct ParsePciError {
     /// The text, shortened.
     pub found: String,
+}
+
+impl Explain for ParsePciError {
+    fn report(&self) -> ErrorReport {
+        ErrorReport::new("pci-address", self.to_string()).found(&self.found)
+    }
+
+    fn exit_code(&self) -> u8 {
+        crate::exit::USAGE
+    }
 }
 
 /// A PCI address, `domain:bus:device.function`, written in lower-case hexadecimal with four or more digits of domain.
@@ -155,5 +169,20 @@ mod tests {
         assert_eq!(serde_json::from_str::<GpuRef>("\"0000:03:00.0\"").unwrap().to_string(), "0000:03:00.0");
         assert!(serde_json::from_str::<GpuRef>("\"0\"").is_err(), "an ordinal is a number in a document");
         assert!(serde_json::from_str::<GpuRef>("-1").is_err());
+        assert!("-1".parse::<GpuRef>().is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_address_survives_a_round_trip(domain: u32, bus: u8, device in 0u8..32, function in 0u8..8) {
+            let a = PciAddress { domain, bus, device, function };
+            proptest::prop_assert_eq!(a.to_string().parse::<PciAddress>().unwrap(), a);
+        }
+
+        #[test]
+        fn no_text_panics(text in ".{0,24}") {
+            let _ = text.parse::<PciAddress>();
+            let _ = text.parse::<GpuRef>();
+        }
     }
 }

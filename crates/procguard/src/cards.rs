@@ -6,13 +6,11 @@ pub use ids::{INTEL, device_name, is_b70, is_battlemage};
 
 use std::{collections::BTreeMap, io};
 
+use b70_manifest::{GpuRef, PciAddress};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    host::Host,
-    pci::{CardRef, PciAddress},
-};
+use crate::host::Host;
 
 /// One display device of the PCI bus.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -78,7 +76,7 @@ pub enum DeviceOrder {
 #[error("there is no card {wanted}; {present}; see `b70-gpu list`")]
 pub struct NoSuchCard {
     /// What was asked for.
-    pub wanted: CardRef,
+    pub wanted: GpuRef,
     /// What is there.
     pub present: String,
 }
@@ -159,10 +157,10 @@ impl Cards {
     }
 
     /// Finds the card a person named, by address or by ordinal in the default order.
-    pub fn resolve(&self, wanted: CardRef) -> Result<&Card, NoSuchCard> {
+    pub fn resolve(&self, wanted: GpuRef) -> Result<&Card, NoSuchCard> {
         let found = self.cards.iter().find(|c| match wanted {
-            CardRef::Pci(pci) => c.pci == pci,
-            CardRef::Ordinal(n) => c.level_zero_ordinal == Some(n),
+            GpuRef::Pci(pci) => c.pci == pci,
+            GpuRef::Ordinal(n) => c.level_zero_ordinal == Some(n),
         });
         found.ok_or_else(|| {
             let list: Vec<String> = self

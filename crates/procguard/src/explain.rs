@@ -7,7 +7,6 @@ use crate::{
     cards::NoSuchCard,
     host::HostError,
     lease::LeaseError,
-    pci::PciAddressError,
     process::{SignalError, VerifyError},
     record::RecordError,
 };
@@ -16,16 +15,6 @@ impl Explain for HostError {
     fn report(&self) -> ErrorReport {
         let (Self::Unreadable { path, .. } | Self::NotARecord { path, .. }) = self;
         ErrorReport::new("host-record", self.to_string()).path(path).hint("make one with `b70-gpu record --out DIR`")
-    }
-
-    fn exit_code(&self) -> u8 {
-        exit::USAGE
-    }
-}
-
-impl Explain for PciAddressError {
-    fn report(&self) -> ErrorReport {
-        ErrorReport::new("pci-address", self.to_string()).found(&self.found)
     }
 
     fn exit_code(&self) -> u8 {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::pci::PciAddress;
+use b70_manifest::PciAddress;
 
 /// Memory of one client in one region, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -5,7 +5,9 @@ use std::io::{self, Read as _};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{host::Host, pci::PciAddress};
+use b70_manifest::PciAddress;
+
+use crate::host::Host;
 
 /// Where a recorded tree keeps the log's lines.
 pub(crate) const RECORDED_LOG: &str = "/kmsg.txt";

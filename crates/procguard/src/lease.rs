@@ -17,7 +17,7 @@ use rustix::io::FdFlags;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::pci::PciAddress;
+use b70_manifest::PciAddress;
 
 /// The default directory: in memory, emptied at boot, open to every user so that they exclude each other.
 pub const DEFAULT_LEASE_ROOT: &str = "/run/lock/b70kit";

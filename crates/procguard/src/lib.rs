@@ -16,7 +16,7 @@
 //!
 //! # Example
 //! ```
-//! use b70_procguard::{CardRef, Cards, Host, Usage, UsageOptions, Verdict};
+//! use b70_procguard::{Cards, GpuRef, Host, Usage, UsageOptions, Verdict};
 //!
 //! let host = Host::real();
 //! let cards = Cards::scan(&host)?;
@@ -26,7 +26,7 @@
 //!         println!("{} is {:?}, owners {:?}", card.pci, card.verdict, card.owners);
 //!     }
 //! }
-//! assert!(cards.resolve("ffff:ff:1f.7".parse::<CardRef>()?).is_err());
+//! assert!(cards.resolve("ffff:ff:1f.7".parse::<GpuRef>()?).is_err());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -51,12 +51,14 @@ mod host;
 mod klog;
 mod lease;
 mod output;
-mod pci;
 mod ports;
 mod process;
 mod record;
 mod secrets;
 mod usage;
+
+/// How cards are named, everywhere in the kit.
+pub use b70_manifest::{GpuRef, ParsePciError, PciAddress};
 
 pub use crate::{
     affinity::{
@@ -72,7 +74,6 @@ pub use crate::{
     klog::{KernelEvent, KernelEventKind, KernelLog, has_devcoredump},
     lease::{DEFAULT_LEASE_ROOT, Lease, LeaseError, LeaseKind, LeaseOwner, LeaseReport, LeaseRoot, LeaseStatus},
     output::output_schemas,
-    pci::{CardRef, PciAddress, PciAddressError},
     ports::{
         ListenerOwnership, PortOwner, PortState, SocketHolder, TCP_LISTEN, TcpSocket, listening_inode_belongs_to,
         port_owners, probe_port, tcp_sockets,

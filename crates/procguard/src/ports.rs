@@ -42,7 +42,7 @@ pub struct SocketHolder {
 pub struct PortOwner {
     /// Its local address.
     pub address: String,
-    /// `listening`, or the kernel's state number, e.g. an outgoing connection that was given this port.
+    /// `listening`, or the kernel's state in a word: `established` may be an outgoing connection that was given this port.
     pub state: String,
     /// Owner's user id.
     pub uid: u32,
@@ -186,7 +186,7 @@ fn owners(host: &Host, sockets: &[TcpSocket], address: SocketAddr) -> Vec<PortOw
         .iter()
         .map(|s| PortOwner {
             address: s.local.to_string(),
-            state: if s.state == TCP_LISTEN { "listening".into() } else { format!("state {:#04x}", s.state) },
+            state: state_word(s.state),
             uid: s.uid,
             holders: holders.get(&s.inode).cloned().unwrap_or_default(),
             incomplete,
@@ -194,6 +194,21 @@ fn owners(host: &Host, sockets: &[TcpSocket], address: SocketAddr) -> Vec<PortOw
         .collect();
     found.sort_by_key(|o| o.state != "listening");
     found
+}
+
+/// The kernel's TCP states in words.
+fn state_word(state: u8) -> String {
+    match state {
+        0x01 => "established",
+        0x02 => "connecting",
+        0x04 | 0x05 | 0x09 | 0x0b => "closing",
+        0x06 => "time-wait",
+        0x07 => "closed",
+        0x08 => "close-wait",
+        TCP_LISTEN => "listening",
+        other => return format!("state {other:#04x}"),
+    }
+    .into()
 }
 
 /// Which processes hold which of these sockets, and whether some processes could not be asked.

@@ -89,11 +89,6 @@ impl ProcStat {
     pub fn is_dead(&self) -> bool {
         matches!(self.state, 'Z' | 'X' | 'x') && self.threads <= 1
     }
-
-    /// Uninterruptible: after a KILL this means stuck in a driver, with its GPU memory still held.
-    pub fn is_uninterruptible(&self) -> bool {
-        self.state == 'D'
-    }
 }
 
 /// The identity of a process for all time: boot, number and start. Executable and command line are not part of it,

@@ -6,12 +6,13 @@ pub const REDACTED: &str = "<removed>";
 /// Does a variable's name say that its value is a secret?
 fn is_secret_name(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
-    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL"].iter().any(|w| upper.contains(w))
+    ["KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "BEARER", "COOKIE"]
+        .iter()
+        .any(|w| upper.contains(w))
 }
 
 /// Flags whose next argument is a secret.
-const SECRET_FLAGS: &[&str] =
-    &["--api-key", "--hf-token", "-hft", "--token", "--password", "--secret", "--auth", "--api-key-file"];
+const SECRET_FLAGS: &[&str] = &["--api-key", "--hf-token", "-hft", "--token", "--password", "--secret", "--auth"];
 
 /// The value to show of a variable.
 pub fn redact_variable<'a>(name: &str, value: &'a str) -> &'a str {
@@ -48,10 +49,10 @@ pub fn redact_arguments(argv: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Flags that only sound secret: token *counts* and key *types* of llama.cpp and others.
+/// Flags that only sound secret: token *counts*, key *types*, and files that hold a secret, of llama.cpp and others.
 fn is_keyless(flag: &str) -> bool {
     let ordinary = ["tokens", "cache-type-k", "tokenizer", "keyframe", "keep", "token-bucket"];
-    ordinary.iter().any(|w| flag.contains(w))
+    flag.ends_with("-file") || ordinary.iter().any(|w| flag.contains(w))
 }
 
 #[cfg(test)]
@@ -68,6 +69,7 @@ mod tests {
             ("env HF_TOKEN=abc llama-server", "env HF_TOKEN=<removed> llama-server"),
             ("x --max-tokens 512 --device SYCL0", "x --max-tokens 512 --device SYCL0"),
             ("x --api-key", "x --api-key"),
+            ("x --api-key-file /run/key --ssl-key-file=/run/tls", "x --api-key-file /run/key --ssl-key-file=/run/tls"),
         ];
         for (given, expected) in rows {
             assert_eq!(redact_arguments(&argv(given)).join(" "), expected);

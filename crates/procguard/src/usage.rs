@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use b70_manifest::PciAddress;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +15,6 @@ use crate::{
     affinity::{AffinitySource, Selection},
     cards::Cards,
     host::Host,
-    pci::PciAddress,
 };
 use scan::{Client, Process};
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use b70_procguard::{
-    CardRef, Cards, CheckStatus, DoctorReport, Evidence, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
+    Cards, CheckStatus, DoctorReport, Evidence, GpuRef, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
     UsageOptions, Verdict, listening_inode_belongs_to, record,
 };
 
@@ -69,9 +69,9 @@ fn idle_cards_are_free() {
         cards.cards.iter().map(|c| c.level_zero_ordinal).collect::<Vec<_>>(),
         [Some(0), Some(1), Some(2), Some(3)]
     );
-    assert_eq!(cards.resolve("2".parse::<CardRef>().unwrap()).unwrap().pci.to_string(), SLOTS[2]);
-    assert_eq!(cards.resolve("c3:00.0".parse::<CardRef>().unwrap()).unwrap().level_zero_ordinal, Some(3));
-    let e = cards.resolve("9".parse::<CardRef>().unwrap()).unwrap_err().to_string();
+    assert_eq!(cards.resolve("2".parse::<GpuRef>().unwrap()).unwrap().pci.to_string(), SLOTS[2]);
+    assert_eq!(cards.resolve("c3:00.0".parse::<GpuRef>().unwrap()).unwrap().level_zero_ordinal, Some(3));
+    let e = cards.resolve("9".parse::<GpuRef>().unwrap()).unwrap_err().to_string();
     assert!(e.contains("0 = 0000:03:00.0"), "{e}");
 }
 

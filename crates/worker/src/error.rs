@@ -78,6 +78,22 @@ pub enum WorkerError {
         /// Why, all of it.
         reasons: Vec<String>,
     },
+    /// A fingerprint document that is not of the worker's build.
+    #[error("the fingerprint {} is not of this build: {why}", path.display())]
+    OtherBuild {
+        /// The document.
+        path: PathBuf,
+        /// What differs.
+        why: String,
+    },
+    /// A file or folder that another user could have put there.
+    #[error("{} is not trusted: {why}", path.display())]
+    Untrusted {
+        /// Which path.
+        path: PathBuf,
+        /// Why not, and what would do.
+        why: String,
+    },
     /// The command line asks for something that makes no sense.
     #[error("{0}")]
     Usage(String),
@@ -105,6 +121,8 @@ impl Explain for WorkerError {
             Self::Proc(_) => ErrorReport::new("proc", self.to_string()),
             Self::Blocked { .. } => ErrorReport::new("blocked", self.to_string())
                 .hint("b70-worker validate; b70-worker start (without --execute) shows every reason"),
+            Self::OtherBuild { path, .. } => ErrorReport::new("other-build", self.to_string()).path(path),
+            Self::Untrusted { path, .. } => ErrorReport::new("untrusted", self.to_string()).path(path),
             Self::Usage(_) => ErrorReport::new("usage", self.to_string()),
         }
     }
@@ -116,7 +134,7 @@ impl Explain for WorkerError {
             Self::Pin(error) => error.exit_code(),
             Self::Lease(error) => error.exit_code(),
             Self::Admission(error) => error.exit_code(),
-            Self::Blocked { .. } => exit::CHECK_FAILED,
+            Self::Blocked { .. } | Self::OtherBuild { .. } => exit::CHECK_FAILED,
             _ => exit::USAGE,
         }
     }

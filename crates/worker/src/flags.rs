@@ -26,10 +26,20 @@ pub struct ServerFlags {
 impl ServerFlags {
     /// Asks the executable. It is ended when it does not answer in time.
     pub fn ask(binary: &Path, deadline: Duration) -> io::Result<Self> {
+        // Neither a card nor a configured default is needed for the list. A SYCL build may end without a word where the
+        // selector leaves it no GPU: then it is asked as it is.
+        match Self::ask_with(binary, deadline, Some("opencl:cpu")) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Self::ask_with(binary, deadline, None),
+            answer => answer,
+        }
+    }
+
+    fn ask_with(binary: &Path, deadline: Duration, selector: Option<&str>) -> io::Result<Self> {
         let mut command = Command::new(binary);
         command.arg("--help").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // Neither a card nor a configured default is needed for the list.
-        command.env("ONEAPI_DEVICE_SELECTOR", "opencl:cpu");
+        if let Some(selector) = selector {
+            command.env("ONEAPI_DEVICE_SELECTOR", selector);
+        }
         let mut child = command.spawn()?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let (sender, receiver) = mpsc::channel();
@@ -137,6 +147,20 @@ mod tests {
             assert!(!flags.accepted.contains(no), "{no}");
         }
         assert!(ServerFlags::parse("usage: tool [-h] [--x]\n-h help\n").is_none());
+    }
+
+    #[test]
+    fn a_build_that_dies_without_a_gpu_is_asked_again_as_it_is() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("server");
+        std::fs::write(dir.path().join("help.txt"), help()).unwrap();
+        let script = "#!/bin/sh\n[ \"$ONEAPI_DEVICE_SELECTOR\" = opencl:cpu ] && exit 134\ncat \"${0%/*}/help.txt\"\n";
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let flags = ServerFlags::ask(&path, Duration::from_secs(30)).unwrap();
+        assert!(flags.accepted.contains("--option-a"));
+        assert!(ServerFlags::ask(Path::new("/bin/true"), Duration::from_secs(30)).is_err());
     }
 
     #[test]

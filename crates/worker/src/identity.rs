@@ -6,14 +6,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use b70_admission::{Progress, RelPath, What, hash_file, open_or_create, replace_bytes};
+use b70_admission::{Progress, RelPath, What, hash_file, replace_bytes};
 use b70_manifest::{
     EvidenceClass, NeverEligible, Sha256Hex, rfc3339_utc, state::WorkerIdentity, unix_now, workers::Worker,
 };
-use b70_procguard::{Host, PidState, ProcessIdentity, Session, redact_arguments, redact_variable};
+use b70_procguard::{Host, PidState, ProcessIdentity, Session};
 use serde_json::{Map, Value, json};
 
-use crate::{error::WorkerError, lane::WorkerPaths, resolve::ResolvedCommand};
+use crate::{
+    build::BuildFingerprint,
+    error::WorkerError,
+    lane::WorkerPaths,
+    resolve::ResolvedCommand,
+    trust::{own_directory, read_record},
+};
 
 /// Digests of the executable and of the libraries of its build.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +61,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) process: &'a ProcessIdentity,
     pub(crate) token: &'a str,
     pub(crate) digests: &'a BinaryDigests,
+    pub(crate) build: &'a BuildFingerprint,
     pub(crate) lease: Option<PathBuf>,
     pub(crate) leads_session: bool,
 }
@@ -63,11 +70,13 @@ pub(crate) struct Parts<'a> {
 pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
     let Parts { worker, command, process, .. } = parts;
     let started = unix_now();
+    let shown = command.redacted();
     let mut extra = Map::new();
     extra.insert("session_token".into(), json!(parts.token));
     extra.insert("pid_namespace".into(), json!(process.pid_namespace));
     extra.insert("unset_environment".into(), json!(command.unset));
     extra.insert("lease".into(), json!(parts.lease));
+    extra.insert("build_fingerprint".into(), json!(parts.build.text()));
     WorkerIdentity {
         schema_version: 1,
         format: Some("b70-worker-identity-v1".into()),
@@ -83,13 +92,13 @@ pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
         start_time_ticks: process.start_time,
         boot_id: process.boot_id.clone(),
         session: parts.leads_session.then_some(process.pid),
-        command: redact_arguments(&command.argv),
-        environment: command.set.iter().map(|(k, v)| (k.clone(), redact_variable(k, v).to_owned())).collect(),
+        command: shown.argv,
+        environment: shown.set.into_iter().collect(),
         target_model: command.target_model.clone(),
         draft_model: command.draft_model.clone(),
         binary_sha256: parts.digests.binary,
         libraries: parts.digests.libraries.clone(),
-        build_fingerprint_sha256: None,
+        build_fingerprint_sha256: parts.build.sha256(),
         pack_stage: command.pack_stage.clone(),
         log: Some(command.log.display().to_string()),
         started_unix: started,
@@ -100,7 +109,7 @@ pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
 
 /// Publishes the record and the pid file, each atomically; the record first, because it is what counts.
 pub(crate) fn write(paths: &WorkerPaths, identity: &WorkerIdentity) -> Result<(), WorkerError> {
-    let root = open_or_create(&paths.directory, 0o755)?;
+    let root = own_directory(paths)?;
     let mut text = serde_json::to_vec_pretty(identity)
         .map_err(|e| WorkerError::io(&paths.identity, "write", io::Error::other(e)))?;
     text.push(b'\n');
@@ -118,15 +127,13 @@ pub struct Recorded {
     pub process: ProcessIdentity,
     /// Its session and the mark of its members.
     pub session: Session,
+    /// User who wrote the record.
+    pub owner: u32,
 }
 
 /// Reads a worker's record; `None` if it was never started, or not by the kit.
 pub fn read(paths: &WorkerPaths) -> Result<Option<Recorded>, WorkerError> {
-    let bytes = match fs::read(&paths.identity) {
-        Ok(bytes) => bytes,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(WorkerError::io(&paths.identity, "read", e)),
-    };
+    let Some((bytes, owner)) = read_record(&paths.identity)? else { return Ok(None) };
     // A record that does not hold what identifies a process identifies none; the caller says so.
     let identity: WorkerIdentity = serde_json::from_slice(&bytes).map_err(|e| {
         WorkerError::io(&paths.identity, "read the identity record", io::Error::new(io::ErrorKind::InvalidData, e))
@@ -139,7 +146,7 @@ pub fn read(paths: &WorkerPaths) -> Result<Option<Recorded>, WorkerError> {
     };
     let token = identity.extra.get("session_token").and_then(Value::as_str).map(str::to_owned);
     let session = Session { leader: process.clone(), token };
-    Ok(Some(Recorded { identity, process, session }))
+    Ok(Some(Recorded { identity, process, session, owner }))
 }
 
 impl Recorded {

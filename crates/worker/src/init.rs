@@ -10,6 +10,7 @@ use b70_manifest::{
     GpuRef,
     workers::{Arm, CacheType, Common, ExtraArgs, FlashAttention, Profile, SpecType, Worker, Workers},
 };
+use b70_procguard::{redact_arguments, redact_variable};
 
 use crate::{error::WorkerError, lane::Lane};
 
@@ -77,6 +78,7 @@ pub fn starter(options: &InitOptions) -> Result<Workers, WorkerError> {
         runtime_root: absolute(&options.runtime_root)?,
         launcher: None,
         binary: absolute(&options.binary)?,
+        build_fingerprint: None,
         target_model: absolute(&options.model)?,
         target_model_sha256: None,
         draft_model: None,
@@ -139,6 +141,29 @@ pub fn assign(lane: &Lane, profile: &str, workers: &[String], swap: bool) -> Res
         worker.profile = if candidate { profile.to_owned() } else { control.clone() };
     }
     Ok(document)
+}
+
+/// A configuration for eyes: the same, with secrets in arguments and variables replaced.
+pub fn redacted(document: &Workers) -> Workers {
+    let mut shown = document.clone();
+    let Common { extra_llama_args, environment, .. } = &mut shown.common;
+    hide(extra_llama_args, environment);
+    for profile in shown.profiles.values_mut() {
+        hide(&mut profile.extra_llama_args, &mut profile.environment);
+    }
+    shown
+}
+
+fn hide(args: &mut ExtraArgs, environment: &mut BTreeMap<String, String>) {
+    if let Ok(words) = args.words() {
+        let shown = redact_arguments(&words);
+        if shown != words {
+            *args = ExtraArgs::Words(shown);
+        }
+    }
+    for (name, value) in environment {
+        *value = redact_variable(name, value).to_owned();
+    }
 }
 
 /// Writes a new configuration; a file that is there is not replaced.

@@ -7,10 +7,10 @@ use std::{
 };
 
 use b70_manifest::{
-    GpuRef, document,
+    GpuRef, PciAddress, document,
     workers::{Profile, Worker, Workers},
 };
-use b70_procguard::{CardRef, Cards, Host, PciAddress};
+use b70_procguard::{Cards, Host};
 
 use crate::error::WorkerError;
 
@@ -144,7 +144,7 @@ impl CardMap {
         let cards = Cards::scan(host).map_err(|e| WorkerError::io(Path::new("/sys/bus/pci/devices"), "list", e))?;
         let (mut by_ref, mut missing) = (BTreeMap::new(), BTreeMap::new());
         for gpu in refs {
-            match cards.resolve(card_ref(*gpu)) {
+            match cards.resolve(*gpu) {
                 Ok(card) => drop(by_ref.insert(*gpu, card.pci)),
                 Err(error) => drop(missing.insert(*gpu, error.to_string())),
             }
@@ -160,7 +160,7 @@ impl CardMap {
         let place = |n: u32| PciAddress { domain: 0xffff_fff0, bus: n as u8, device: 0, function: 0 };
         let mut addresses: Vec<PciAddress> = (0..slots).map(place).collect();
         let mut named: Vec<PciAddress> =
-            refs.iter().filter_map(|g| if let GpuRef::Pci(p) = g { Some(address(*p)) } else { None }).collect();
+            refs.iter().filter_map(|g| if let GpuRef::Pci(p) = g { Some(*p) } else { None }).collect();
         named.sort_unstable();
         named.dedup();
         addresses.extend(named);
@@ -168,7 +168,7 @@ impl CardMap {
             .iter()
             .map(|gpu| match gpu {
                 GpuRef::Ordinal(n) => (*gpu, place((*n).min(255))),
-                GpuRef::Pci(pci) => (*gpu, address(*pci)),
+                GpuRef::Pci(pci) => (*gpu, *pci),
             })
             .collect();
         Self { cards: Cards::assumed(&addresses), mode: GpuMode::Absent, by_ref, missing: BTreeMap::new() }
@@ -186,25 +186,8 @@ impl CardMap {
     pub fn real(&self, gpu: GpuRef) -> Option<PciAddress> {
         match (self.mode, gpu) {
             (GpuMode::Required, gpu) => self.by_ref.get(&gpu).copied(),
-            (GpuMode::Absent, GpuRef::Pci(pci)) => Some(address(pci)),
+            (GpuMode::Absent, GpuRef::Pci(pci)) => Some(pci),
             (GpuMode::Absent, GpuRef::Ordinal(_)) => None,
         }
     }
-}
-
-fn card_ref(gpu: GpuRef) -> CardRef {
-    match gpu {
-        GpuRef::Ordinal(n) => CardRef::Ordinal(n),
-        GpuRef::Pci(pci) => CardRef::Pci(address(pci)),
-    }
-}
-
-/// The guard's form of a document's address.
-pub(crate) fn address(pci: b70_manifest::PciAddress) -> PciAddress {
-    PciAddress { domain: pci.domain, bus: pci.bus, device: pci.device, function: pci.function }
-}
-
-/// The document's form of a guard's address.
-pub(crate) fn document_address(pci: PciAddress) -> b70_manifest::PciAddress {
-    b70_manifest::PciAddress { domain: pci.domain, bus: pci.bus, device: pci.device, function: pci.function }
 }

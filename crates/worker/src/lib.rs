@@ -33,6 +33,7 @@
 //! - Records of workers are development screens: nothing measured on them is promotion-eligible by itself.
 #![deny(unsafe_code)]
 
+mod build;
 mod error;
 mod flags;
 mod graph;
@@ -42,14 +43,18 @@ mod lane;
 mod launcher;
 mod liveness;
 mod logs;
+mod memory;
+mod output;
 mod plan;
 mod render;
 mod resolve;
+mod restart;
 mod start;
 mod status;
 mod stop;
 mod supervisor;
 mod sys;
+mod trust;
 mod validate;
 
 pub use crate::{
@@ -57,20 +62,21 @@ pub use crate::{
     flags::ServerFlags,
     graph::{GraphEvidence, GraphState},
     identity::{Recorded, read as read_identity},
-    init::{FIRST_PORT, InitOptions, assign, starter, write_new},
+    init::{FIRST_PORT, InitOptions, assign, redacted, starter, write_new},
     lane::{CardMap, GpuMode, Lane, WorkerPaths},
     launcher::LauncherScript,
     liveness::{
         Activity, KernelFindings, LivenessReport, LivenessState, ProbeOptions, ProbeStep, RecoveryStep, local_listener,
         probe,
     },
-    logs::{follow as follow_log, tail as log_tail},
+    logs::{LogFollower, tail as log_tail},
+    output::{LogText, RenderedFiles, ResolvedWorkers, output_schemas},
     plan::{Action, ActionKind, ActionResult, Outcome, Plan},
     render::{RenderFormat, Rendered, UnitOptions, render},
     resolve::{ResolveOptions, ResolvedCommand, resolve},
     start::StartOptions,
     status::StatusOptions,
     stop::StopOptions,
-    supervisor::Supervisor,
+    supervisor::{StartChecks, Supervisor},
     validate::{Finding, Severity, Validation, validate},
 };

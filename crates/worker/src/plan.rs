@@ -6,19 +6,18 @@ use std::{
 };
 
 use b70_manifest::workers::Worker;
-use b70_procguard::{
-    Host, PidState, PortOwner, PortState, ProcessIdentity, StopOutcome, port_owners, probe_port, redact_arguments,
-    redact_variable,
-};
+use b70_procguard::{Host, LeaseStatus, PidState, PortOwner, PortState, StopOutcome, port_owners, probe_port};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::{
     error::WorkerError,
-    identity,
+    identity::{self, BinaryDigests},
     lane::GpuMode,
+    memory::MemoryPlan,
     resolve::{ResolvedCommand, resolve},
     supervisor::{Supervisor, View},
+    validate::obstacles,
 };
 
 /// What is to be done with a worker.
@@ -96,7 +95,7 @@ pub enum Outcome {
     Ready,
     /// It was started and not waited for.
     Started,
-    /// It did not come up; nothing of it is left.
+    /// It did not come up; the detail says so if something of it is left.
     Failed,
     /// It was not ready in time, and has been stopped; or it did not end in time, and runs on.
     Deadline,
@@ -135,7 +134,7 @@ impl Plan {
 }
 
 impl Action {
-    fn new(worker: &Worker, action: ActionKind) -> Self {
+    pub(crate) fn new(worker: &Worker, action: ActionKind) -> Self {
         Self {
             worker: worker.name.clone(),
             action,
@@ -149,9 +148,12 @@ impl Action {
         }
     }
 
-    fn block(&mut self, reason: impl Into<String>) {
+    pub(crate) fn block(&mut self, reason: impl Into<String>) {
         self.allowed = false;
-        self.reasons.push(reason.into());
+        let reason = reason.into();
+        if !self.reasons.contains(&reason) {
+            self.reasons.push(reason);
+        }
     }
 }
 
@@ -175,30 +177,88 @@ pub(crate) fn port_text(owners: &[PortOwner]) -> String {
     texts.join("; ")
 }
 
+/// Do these processes, and no others, hold the port? What clients left behind (`TIME_WAIT`) has no holder and is in nobody's
+/// way once no one listens.
+fn owned_by(owners: &[PortOwner], pids: &BTreeSet<u32>) -> bool {
+    let ours = |owner: &PortOwner| owner.holders.iter().all(|h| pids.contains(&h.pid));
+    let listening = |owner: &PortOwner| owner.state == "listening";
+    owners.iter().any(|o| listening(o) && !o.holders.is_empty())
+        && owners.iter().all(|o| ours(o) && (!o.holders.is_empty() || !listening(o)))
+}
+
+/// Does the lease end when these processes have ended?
+fn ends_with(lease: &LeaseStatus, pids: &BTreeSet<u32>) -> bool {
+    !lease.holders.is_empty() && lease.holders.iter().all(|pid| pids.contains(pid))
+}
+
 impl Supervisor<'_> {
     /// Plans to start workers. Nothing is changed.
     pub fn plan_start(&self, names: &[String]) -> Result<Plan, WorkerError> {
-        let workers = self.lane.select(names)?;
-        let view = self.view()?;
-        let mut cards = BTreeMap::new();
-        let mut plan = Vec::new();
-        for worker in workers {
-            let (mut action, _) = self.plan_one(worker, &view)?;
-            if let Ok(pci) = view.cards.resolve(worker.gpu)
-                && let Some(other) = cards.insert(pci, worker.name.clone())
-            {
-                action.block(format!("gpu {} is the same card as that of {other}", worker.gpu));
-            }
-            plan.push(action);
-        }
-        Ok(Plan::new(plan))
+        let actions = self.start_actions(names, &BTreeSet::new())?;
+        Ok(Plan::new(actions.into_iter().map(|(action, _)| action).collect()))
     }
 
-    /// Everything that stands against starting one worker, and the command it would get.
+    /// The starts of a plan, each with its command, judged as if the processes `gone` had ended.
+    pub(crate) fn start_actions(
+        &self,
+        names: &[String],
+        gone: &BTreeSet<u32>,
+    ) -> Result<Vec<(Action, Option<ResolvedCommand>)>, WorkerError> {
+        let workers = self.lane.select(names)?;
+        let view = self.view()?;
+        let obstacles = obstacles(self.lane, self.host, self.mode, &workers, self.local)?;
+        let build = self.plan_build();
+        let mut memory = MemoryPlan::look();
+        let mut actions = Vec::new();
+        for worker in workers {
+            let (mut action, command) = self.plan_one(worker, &view, gone)?;
+            for finding in &obstacles {
+                let of_worker = self.lane.document.worker(&finding.subject).map(|w| &w.name);
+                let of_profile = self.lane.document.profiles.get_key_value(&finding.subject).map(|(name, _)| name);
+                // What is about no one worker is about all.
+                if of_worker.is_none_or(|name| *name == worker.name)
+                    && of_profile.is_none_or(|name| *name == worker.profile)
+                {
+                    action.block(&finding.message);
+                }
+            }
+            match &build {
+                Some(Ok(text)) => action.notes.push(text.clone()),
+                Some(Err(text)) => action.block(text),
+                None => {}
+            }
+            if let Some(command) = command.as_ref().filter(|_| self.local) {
+                let verdict = memory.add(command, self.mode, self.checks.allow_low_memory);
+                action.notes.extend(verdict.note);
+                if let Some(reason) = verdict.blocked {
+                    action.block(reason);
+                }
+            }
+            actions.push((action, command));
+        }
+        Ok(actions)
+    }
+
+    /// What can be said of the build without starting it; `None` where files are not looked at.
+    fn plan_build(&self) -> Option<Result<String, String>> {
+        let binary = self.lane.path(&self.lane.document.binary);
+        // Hashing is for those who gave something to compare with; a file that is not there is another check's.
+        if !self.local || !binary.is_file() {
+            return None;
+        }
+        if self.build_document().is_none() {
+            return Some(Ok("build fingerprint unknown: no document is given".into()));
+        }
+        let found = BinaryDigests::read(&binary).and_then(|digests| self.build(&digests));
+        Some(found.map(|build| build.text()).map_err(|error| error.to_string()))
+    }
+
+    /// Everything of the machine that stands against starting one worker, and the command it would get.
     pub(crate) fn plan_one(
         &self,
         worker: &Worker,
         view: &View,
+        gone: &BTreeSet<u32>,
     ) -> Result<(Action, Option<ResolvedCommand>), WorkerError> {
         let mut action = Action::new(worker, ActionKind::Start);
         let command = match resolve(self.lane, worker, &view.cards, &self.resolve) {
@@ -209,10 +269,10 @@ impl Supervisor<'_> {
             }
         };
         if let Some(command) = &command {
-            action.command = redact_arguments(&command.argv);
-            action.environment =
-                command.set.iter().map(|(k, v)| (k.clone(), redact_variable(k, v).to_owned())).collect();
-            action.unset.clone_from(&command.unset);
+            let shown = command.redacted();
+            action.command = shown.argv;
+            action.environment = shown.set.into_iter().collect();
+            action.unset = shown.unset;
             action.notes.push(format!("model: {}: {}", command.target_model.path, command.target_model.reason));
             if let Some(draft) = &command.draft_model {
                 action.notes.push(format!("draft model: {}: {}", draft.path, draft.reason));
@@ -224,11 +284,11 @@ impl Supervisor<'_> {
                 self.check_files(command, &mut action);
             }
         }
-        self.check_process(worker, &mut action)?;
-        self.check_port(worker, &mut action)?;
+        self.check_process(worker, gone, &mut action)?;
+        self.check_port(worker, gone, &mut action)?;
         if let Ok(pci) = view.cards.resolve(worker.gpu) {
             match self.lease_status(pci) {
-                Ok(Some(status)) if status.held => {
+                Ok(Some(status)) if status.held && !ends_with(&status, gone) => {
                     let who = status.owner.map_or_else(
                         || format!("processes {:?}", status.holders),
                         |o| format!("pid {} ({})", o.pid, o.command),
@@ -240,7 +300,7 @@ impl Supervisor<'_> {
             }
         }
         // The worker's own process blocks as such, and is not foreign.
-        let own: BTreeSet<u32> = action.pid.into_iter().collect();
+        let own: BTreeSet<u32> = action.pid.into_iter().chain(gone.iter().copied()).collect();
         for reason in view.foreign(worker, &own).reasons {
             action.block(reason);
         }
@@ -261,7 +321,7 @@ impl Supervisor<'_> {
         }
     }
 
-    fn check_process(&self, worker: &Worker, action: &mut Action) -> Result<(), WorkerError> {
+    fn check_process(&self, worker: &Worker, gone: &BTreeSet<u32>, action: &mut Action) -> Result<(), WorkerError> {
         let recorded = match identity::read(&self.lane.paths(worker)) {
             Ok(recorded) => recorded,
             Err(error) => {
@@ -271,6 +331,9 @@ impl Supervisor<'_> {
         };
         let Some(recorded) = recorded else { return Ok(()) };
         match recorded.state(&Host::real()) {
+            PidState::Running if gone.contains(&recorded.process.pid) => {
+                action.notes.push(format!("judged as if pid {} had been stopped", recorded.process.pid));
+            }
             PidState::Running => {
                 action.pid = Some(recorded.process.pid);
                 action.block(format!("it runs already as pid {}", recorded.process.pid));
@@ -280,7 +343,7 @@ impl Supervisor<'_> {
             }
             _ => {
                 let left = recorded.session.members().map_err(WorkerError::Proc)?;
-                for member in &left.verified {
+                for member in left.verified.iter().filter(|m| !gone.contains(&m.identity().pid)) {
                     action.block(format!(
                         "process {} ({}) of its last run is still there; b70-worker stop ends it",
                         member.identity().pid,
@@ -292,7 +355,7 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    fn check_port(&self, worker: &Worker, action: &mut Action) -> Result<(), WorkerError> {
+    fn check_port(&self, worker: &Worker, gone: &BTreeSet<u32>, action: &mut Action) -> Result<(), WorkerError> {
         let Some(address) = self.lane.address(worker) else {
             action.notes.push(format!("port {} is unchecked: the host is no address", worker.port));
             return Ok(());
@@ -306,69 +369,13 @@ impl Supervisor<'_> {
         }
         match probe_port(address, false).map_err(WorkerError::Proc)? {
             PortState::Free => {}
+            PortState::InUse { owners } if owned_by(&owners, gone) => {}
             PortState::InUse { owners } => {
                 action.block(format!("port {} is in use {}", worker.port, port_text(&owners)));
             }
             PortState::Refused { reason } => {
                 action.block(format!("{address} cannot be bound: {reason}"));
             }
-        }
-        Ok(())
-    }
-
-    /// Plans to stop workers. Nothing is changed.
-    pub fn plan_stop(&self, names: &[String]) -> Result<Plan, WorkerError> {
-        let mut plan = Vec::new();
-        for worker in self.lane.select(names)? {
-            let mut action = Action::new(worker, ActionKind::None);
-            match identity::read(&self.lane.paths(worker)) {
-                Ok(Some(recorded)) => self.plan_stop_one(&recorded, &mut action)?,
-                Ok(None) => action.reasons.push("the kit has no record of it: nothing to stop".into()),
-                Err(error) => action.block(error.to_string()),
-            }
-            plan.push(action);
-        }
-        Ok(Plan::new(plan))
-    }
-
-    fn plan_stop_one(&self, recorded: &identity::Recorded, action: &mut Action) -> Result<(), WorkerError> {
-        let pid = recorded.process.pid;
-        match recorded.state(&Host::real()) {
-            PidState::Running => {
-                action.action = ActionKind::Stop;
-                action.pid = Some(pid);
-                action.reasons.push(format!("pid {pid} is the process that was started"));
-            }
-            PidState::Unverifiable(why) => {
-                action.block(format!("pid {pid} cannot be verified, so it is not signalled: {why}"));
-            }
-            PidState::Reused => {
-                action.reasons.push(format!("pid {pid} is another process now: it is not signalled"));
-                self.leftovers(recorded, action)?;
-            }
-            PidState::Stale => {
-                action
-                    .reasons
-                    .push(format!("the machine was booted since; pid {pid} means nothing and is not signalled"));
-            }
-            PidState::Absent | PidState::Zombie => {
-                action.reasons.push(format!("pid {pid} has ended"));
-                self.leftovers(recorded, action)?;
-            }
-        }
-        Ok(())
-    }
-
-    #[expect(clippy::unused_self, reason = "one face for all steps of a plan")]
-    fn leftovers(&self, recorded: &identity::Recorded, action: &mut Action) -> Result<(), WorkerError> {
-        let members = recorded.session.members().map_err(WorkerError::Proc)?;
-        for member in &members.verified {
-            action.action = ActionKind::Sweep;
-            let ProcessIdentity { pid, .. } = member.identity();
-            action.reasons.push(format!("process {pid} ({}) of its session is left", member.comm()));
-        }
-        for other in members.unverified {
-            action.reasons.push(format!("process {} ({}) is not signalled: {}", other.pid, other.comm, other.reason));
         }
         Ok(())
     }

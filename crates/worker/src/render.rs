@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use b70_manifest::workers::Worker;
+use b70_procguard::REDACTED;
 
 use crate::{
     error::WorkerError,
     lane::{CardMap, GpuMode, Lane},
+    output::ResolvedWorkers,
     resolve::{ResolveOptions, ResolvedCommand, resolve},
 };
 
@@ -58,9 +60,11 @@ pub fn render(
             workers.iter().map(|worker| Ok(shell(worker, &resolve(lane, worker, cards, options)?))).collect()
         }
         RenderFormat::Json => {
-            let commands: Result<Vec<ResolvedCommand>, _> =
-                workers.iter().map(|worker| resolve(lane, worker, cards, options)).collect();
-            let text = serde_json::to_string_pretty(&serde_json::json!({ "schema_version": 1, "workers": commands? }))
+            let commands: Result<Vec<ResolvedCommand>, _> = workers
+                .iter()
+                .map(|worker| resolve(lane, worker, cards, options).map(|command| command.redacted()))
+                .collect();
+            let text = serde_json::to_string_pretty(&ResolvedWorkers { schema_version: 1, workers: commands? })
                 .map_err(|e| WorkerError::Usage(format!("a command is no text: {e}")))?;
             Ok(vec![Rendered { file: "workers-resolved.json".into(), text: text + "\n" }])
         }
@@ -84,6 +88,13 @@ fn shell_word(text: &str) -> String {
     }
 }
 
+/// The variable from which a script takes the secret of a flag: `--api-key` is `API_KEY`.
+fn variable_of(flag: &str) -> String {
+    let name = flag.trim_start_matches('-').to_ascii_uppercase();
+    let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if name.starts_with(|c: char| c.is_ascii_alphabetic()) { name } else { format!("SECRET_{name}") }
+}
+
 fn shell(worker: &Worker, command: &ResolvedCommand) -> Rendered {
     let mut text = format!(
         "#!/bin/sh\n# Worker {} on gpu {}, port {}. This script holds no lease of the card; `b70-worker run` does.\n",
@@ -92,10 +103,32 @@ fn shell(worker: &Worker, command: &ResolvedCommand) -> Rendered {
     for name in &command.unset {
         text.push_str(&format!("unset {name}\n"));
     }
-    for (name, value) in &command.set {
-        text.push_str(&format!("export {name}={}\n", shell_word(value)));
+    let shown = command.redacted();
+    for ((name, value), (_, shown)) in command.set.iter().zip(&shown.set) {
+        if value == shown {
+            text.push_str(&format!("export {name}={}\n", shell_word(value)));
+        } else {
+            // Asked for instead of written: a script is passed on.
+            text.push_str(&format!(": \"${{{name}:?is a secret that this script does not hold}}\"\nexport {name}\n"));
+        }
     }
-    let words: Vec<String> = command.argv.iter().map(|w| shell_word(w)).collect();
+    let mut before = "";
+    let words: Vec<String> = command
+        .argv
+        .iter()
+        .zip(&shown.argv)
+        .map(|(word, shown)| {
+            let flag = std::mem::replace(&mut before, word);
+            if word == shown {
+                return shell_word(word);
+            }
+            let (name, prefix) = match shown.split_once('=') {
+                Some((name, _)) => (name, format!("{name}=")),
+                None => (flag, String::new()),
+            };
+            format!("{prefix}\"${{{}:?is a secret that this script does not hold}}\"", variable_of(name))
+        })
+        .collect();
     text.push_str(&format!("exec {}\n", words.join(" ")));
     Rendered { file: format!("{}.sh", worker.name), text }
 }
@@ -170,7 +203,7 @@ fn preset(lane: &Lane, worker: &Worker, command: &ResolvedCommand) -> String {
         .flatten()
         .collect()
     } else {
-        command.argv[1..].to_vec()
+        command.redacted().argv[1..].to_vec()
     };
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
@@ -180,8 +213,10 @@ fn preset(lane: &Lane, worker: &Worker, command: &ResolvedCommand) -> String {
             Some((_, value)) => value.to_owned(),
             None => words.next_if(|w| is_value(w)).cloned().unwrap_or_else(|| "true".into()),
         };
-        // The router gives each model an address of its own.
-        if !matches!(name, "host" | "port") {
+        if value == REDACTED {
+            text.push_str(&format!("; {} is a secret and not written here\n", name.split('=').next().unwrap_or(name)));
+        } else if !matches!(name, "host" | "port") {
+            // The router gives each model an address of its own.
             text.push_str(&format!("{} = {value}\n", name.split('=').next().unwrap_or(name)));
         }
     }

@@ -9,7 +9,8 @@ use b70_manifest::{
     workers::{DRAFT_MODEL_HOLE, Profile, SpecType, Worker},
 };
 use b70_packset::{Depth, Layout, StageOptions, VerifyStatus, stage_validate};
-use b70_procguard::pin_to_card;
+use b70_procguard::{pin_to_card, redact_arguments, redact_variable};
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Map;
 
@@ -31,7 +32,7 @@ pub struct ResolveOptions<'a> {
 }
 
 /// Exactly what a worker's server is started with.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ResolvedCommand {
     /// The worker.
     pub worker: String,
@@ -56,6 +57,29 @@ pub struct ResolvedCommand {
 }
 
 impl ResolvedCommand {
+    /// A command of no words yet.
+    pub(crate) fn bare(worker: &str, target_model: ModelChoice) -> Self {
+        Self {
+            worker: worker.to_owned(),
+            argv: Vec::new(),
+            set: Vec::new(),
+            unset: Vec::new(),
+            target_model,
+            draft_model: None,
+            pack_stage: None,
+            log: PathBuf::new(),
+            output: PathBuf::new(),
+            card: None,
+        }
+    }
+
+    /// The same with secrets replaced, for eyes and records.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        let set = self.set.iter().map(|(name, value)| (name.clone(), redact_variable(name, value).to_owned()));
+        Self { argv: redact_arguments(&self.argv), set: set.collect(), ..self.clone() }
+    }
+
     /// Value of a variable that is set.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.set.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
@@ -74,6 +98,20 @@ impl ResolvedCommand {
 /// Variables of llama.cpp that change a server behind its command line.
 pub(crate) fn is_hidden_setting(name: &str) -> bool {
     name.starts_with("LLAMA_ARG_") || matches!(name, "AIP_MODE" | "AIP_HTTP_PORT" | "LLAMA_SERVER_ROUTER_PORT")
+}
+
+/// Variables that choose devices, shadows included: a configuration that set one would undo the pinning.
+pub(crate) fn chooses_devices(name: &str) -> bool {
+    let bare = name.strip_prefix("NEO_L0_").or(name.strip_prefix("NEO_OCL_")).or(name.strip_prefix("NEO_"));
+    matches!(
+        bare.unwrap_or(name),
+        "ZE_AFFINITY_MASK"
+            | "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
+            | "ZE_FLAT_DEVICE_HIERARCHY"
+            | "ONEAPI_DEVICE_SELECTOR"
+            | "SYCL_DEVICE_FILTER"
+            | "FilterBdfPath"
+    )
 }
 
 /// Resolves a worker: card, model copies, pack stage, command, environment.
@@ -102,16 +140,12 @@ pub fn resolve(
     let extra = extra_words(lane, profile)?;
     let own_log = script.as_ref().is_some_and(|(_, script)| script.writes_log());
     let mut command = ResolvedCommand {
-        worker: worker.name.clone(),
-        argv: Vec::new(),
-        set: Vec::new(),
         unset: pinning.unset,
-        target_model: target,
         draft_model: draft,
-        pack_stage: None,
         log: paths.log.clone(),
         output: if own_log { paths.launcher_log.clone() } else { paths.log.clone() },
-        card: cards.real(worker.gpu).map(crate::lane::document_address),
+        card: cards.real(worker.gpu),
+        ..ResolvedCommand::bare(&worker.name, target)
     };
     command
         .unset
@@ -131,6 +165,9 @@ pub fn resolve(
         None => command.argv = server_arguments(&command, lane, worker, profile, extra),
     }
     for (name, value) in document.common.environment.iter().chain(&profile.environment) {
+        if chooses_devices(name) {
+            return Err(blocked(format!("{name} chooses devices; a worker's card comes from its gpu alone")));
+        }
         command.put(name, value.clone());
     }
     command.pack_stage = pack_stage(lane, profile, options);

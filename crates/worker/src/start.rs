@@ -32,6 +32,7 @@ use crate::{
     resolve::ResolvedCommand,
     supervisor::Supervisor,
     sys,
+    trust::{open_own, own_directory},
 };
 
 /// Between two looks at a starting server.
@@ -65,7 +66,8 @@ struct Running<'a> {
 }
 
 impl Supervisor<'_> {
-    /// Plans and, if nothing stands against any of it, starts the workers: all of them, or none.
+    /// Plans and, if nothing stands against any of it, starts the workers: all of them, or none. A worker for which something
+    /// changes between plan and start fails by itself.
     pub fn start(&self, names: &[String], options: &StartOptions<'_>) -> Result<Plan, WorkerError> {
         let mut plan = self.plan_start(names)?;
         if !plan.allowed() {
@@ -75,7 +77,7 @@ impl Supervisor<'_> {
         let mut running = Vec::new();
         for worker in self.lane.select(names)? {
             let began = Instant::now();
-            match self.launch(worker) {
+            match self.launch(worker, options.signaller) {
                 Ok(started) => {
                     (options.progress)(&worker.name, &format!("started as pid {}", started.process.identity().pid));
                     running.push(started);
@@ -91,7 +93,10 @@ impl Supervisor<'_> {
             }
         }
         for server in running {
-            let result = self.await_ready(&server, options)?;
+            // What fails for one must not hide what became of the others.
+            let result = self.await_ready(&server, options).unwrap_or_else(|error| {
+                server.result(Outcome::Failed, format!("{error}; it may still run, and b70-worker stop ends it"))
+            });
             (options.progress)(&result.worker, &result.detail);
             plan.results.push(result);
         }
@@ -99,15 +104,16 @@ impl Supervisor<'_> {
     }
 
     /// Takes the lease and starts the process. What was decided in the plan is decided again, with the lease held.
-    fn launch<'w>(&self, worker: &'w Worker) -> Result<Running<'w>, WorkerError> {
+    fn launch<'w>(&self, worker: &'w Worker, signaller: &Signaller) -> Result<Running<'w>, WorkerError> {
         let paths = self.lane.paths(worker);
-        let _guard = operation_lock(&paths.directory)?;
+        let _guard = operation_lock(&paths)?;
         let view = self.view()?;
         let pci = view.cards.resolve(worker.gpu).map_err(|why| blocked(worker, vec![why]))?;
         let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
         // The lease first: what is looked at afterwards cannot be taken by another user of the kit any more.
         let owner = LeaseOwner::this_process(format!("b70-worker start {}", worker.name)).map_err(WorkerError::Proc)?;
-        let (action, command) = self.plan_one(worker, &view)?;
+        let build = self.build(&digests)?;
+        let (action, command) = self.plan_one(worker, &view, &BTreeSet::new())?;
         let lease = match self.mode {
             GpuMode::Absent => None,
             GpuMode::Required => {
@@ -138,14 +144,25 @@ impl Supervisor<'_> {
                 let _ = sender.send(status);
             }
         });
-        let (Some(identity), Ok(process)) = (identity, verified) else {
-            let status = exit.recv_timeout(Duration::from_secs(2)).map_or_else(|_| "at once".into(), |s| s.to_string());
-            return Err(blocked(
-                worker,
-                vec![format!("it ended as it started ({status}){}", log_end(&command.output))],
-            ));
+        let status =
+            || exit.recv_timeout(Duration::from_secs(2)).map_or_else(|_| "at once".to_owned(), |s| s.to_string());
+        let Some(identity) = identity else {
+            return Err(blocked(worker, vec![format!("it ended as it started ({})", status())]));
         };
         let session = Session { leader: identity.clone(), token: Some(token.clone()) };
+        let Ok(process) = verified else {
+            // A launcher may end at once and leave a server behind, which carries the session's mark.
+            let swept = stop(signaller, &session, CLEANUP).map_err(WorkerError::Proc)?;
+            let left = match (swept.leftovers_ended.len(), swept.leftovers_alive.len()) {
+                (0, 0) => String::new(),
+                (ended, 0) => format!(
+                    " and left {ended} process(es) behind: it must become the server by exec; nothing of it is left"
+                ),
+                (_, alive) => format!(" and left process(es) behind, of which {alive} could not be ended"),
+            };
+            let end = log_end(&command.output);
+            return Err(blocked(worker, vec![format!("it ended as it started ({}){left}{end}", status())]));
+        };
         let lease_path = lease.as_ref().map(|l| l.path().to_owned());
         let parts = Parts {
             worker,
@@ -153,6 +170,7 @@ impl Supervisor<'_> {
             process: &identity,
             token: &token,
             digests: &digests,
+            build: &build,
             lease: lease_path,
             leads_session: true,
         };
@@ -165,7 +183,7 @@ impl Supervisor<'_> {
         }
         if let Err(error) = recorded {
             // Without a record nobody could stop it later.
-            stop(&Signaller::new(), &session, CLEANUP).map_err(WorkerError::Proc)?;
+            stop(signaller, &session, CLEANUP).map_err(WorkerError::Proc)?;
             return Err(error);
         }
         Ok(Running {
@@ -283,13 +301,16 @@ impl Supervisor<'_> {
     fn try_run(&self, name: &str) -> Result<WorkerError, WorkerError> {
         let worker = self.lane.worker(name)?;
         let paths = self.lane.paths(worker);
-        let guard = operation_lock(&paths.directory)?;
+        let guard = operation_lock(&paths)?;
         let view = self.view()?;
-        let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
-        let (action, command) = self.plan_one(worker, &view)?;
+        let Some((action, command)) = self.start_actions(&[name.to_owned()], &BTreeSet::new())?.pop() else {
+            return Err(blocked(worker, vec!["nothing was planned".into()]));
+        };
         let Some(command) = command.filter(|_| action.allowed) else {
             return Err(blocked(worker, action.reasons));
         };
+        let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
+        let build = self.build(&digests)?;
         // A session of its own makes its helpers findable; the leader of a terminal's job cannot have one.
         let leads = nix::unistd::setsid().is_ok() || nix::unistd::getsid(None).ok() == Some(nix::unistd::getpid());
         let process = ProcessIdentity::of_self().map_err(WorkerError::Proc)?;
@@ -307,6 +328,7 @@ impl Supervisor<'_> {
             process: &process,
             token: &token,
             digests: &digests,
+            build: &build,
             lease: lease.as_ref().map(|l| l.path().to_owned()),
             leads_session: leads,
         };
@@ -415,14 +437,10 @@ fn random_token() -> Result<String, WorkerError> {
 }
 
 /// Two operations on one worker do not run at the same time.
-pub(crate) fn operation_lock(directory: &Path) -> Result<File, WorkerError> {
-    fs::create_dir_all(directory).map_err(|e| WorkerError::io(directory, "create", e))?;
-    let path = directory.join(".lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
+pub(crate) fn operation_lock(paths: &WorkerPaths) -> Result<File, WorkerError> {
+    own_directory(paths)?;
+    let path = paths.directory.join(".lock");
+    let file = open_own(&path, File::options().create(true).truncate(false).write(true))
         .map_err(|e| WorkerError::io(&path, "open", e))?;
     match file.try_lock() {
         Ok(()) => Ok(file),

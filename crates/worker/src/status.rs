@@ -8,7 +8,7 @@ use b70_manifest::{
     state::{StatusRow, WorkerStatus},
     workers::Worker,
 };
-use b70_procguard::{Host, PidState, port_owners};
+use b70_procguard::{Host, KernelLog, PidState, port_owners};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
     graph::GraphEvidence,
     identity,
     lane::GpuMode,
-    liveness::{ProbeOptions, local_listener, probe},
+    liveness::{KernelFindings, ProbeOptions, local_listener, probe},
     supervisor::{Supervisor, View},
 };
 
@@ -33,9 +33,10 @@ impl Supervisor<'_> {
     /// Looks at the workers. With a recorded host, only what that record shows is known.
     pub fn status(&self, names: &[String], options: &StatusOptions) -> Result<WorkerStatus, WorkerError> {
         let view = self.view()?;
+        let log = KernelLog::read(self.host);
         let mut rows = Vec::new();
         for worker in self.lane.select(names)? {
-            rows.push(self.row(worker, &view, options)?);
+            rows.push(self.row(worker, &view, &log, options)?);
         }
         let mut extra = Map::new();
         if self.mode == GpuMode::Absent {
@@ -44,14 +45,21 @@ impl Supervisor<'_> {
         Ok(WorkerStatus { schema_version: 1, workers: rows, extra })
     }
 
-    fn row(&self, worker: &Worker, view: &View, options: &StatusOptions) -> Result<StatusRow, WorkerError> {
+    fn row(
+        &self,
+        worker: &Worker,
+        view: &View,
+        log: &KernelLog,
+        options: &StatusOptions,
+    ) -> Result<StatusRow, WorkerError> {
         let mut extra = Map::new();
-        let (mut pid, mut state) = (None, PidState::Absent);
+        let (mut pid, mut state, mut started) = (None, PidState::Absent, None);
         let mut ours = BTreeSet::new();
         match identity::read(&self.lane.paths(worker)) {
             Ok(Some(recorded)) => {
                 state = recorded.state(self.host);
                 pid = Some(recorded.process.pid);
+                started = (state == PidState::Running).then_some(recorded.process.start_time);
                 if self.host.is_real() {
                     let members = recorded.session.members().map_err(WorkerError::Proc)?;
                     ours.extend(members.verified.iter().map(|m| m.identity().pid));
@@ -62,6 +70,7 @@ impl Supervisor<'_> {
                 extra.insert("model".into(), json!(recorded.identity.target_model));
                 extra.insert("draft_model".into(), json!(recorded.identity.draft_model));
                 extra.insert("pack_stage".into(), json!(recorded.identity.pack_stage));
+                extra.insert("build_fingerprint_sha256".into(), json!(recorded.identity.build_fingerprint_sha256));
                 extra.insert("started_unix".into(), json!(recorded.identity.started_unix));
                 extra.insert("started_utc".into(), json!(recorded.identity.started_utc));
                 if let Some(log) = &recorded.identity.log {
@@ -84,6 +93,10 @@ impl Supervisor<'_> {
         extra.insert("card".into(), json!(view.cards.real(worker.gpu)));
         match &pci {
             Ok(pci) => {
+                if self.mode == GpuMode::Required {
+                    // Of a worker that runs, since it started; otherwise everything the log still has.
+                    extra.insert("kernel".into(), json!(KernelFindings::of(self.host, log, *pci, started)));
+                }
                 let lease = self.lease_status(*pci);
                 extra.insert("lease".into(), lease.map_or_else(|e| json!({"unreadable": e.to_string()}), |l| json!(l)));
             }

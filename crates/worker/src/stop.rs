@@ -5,14 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use b70_procguard::{Signaller, StopPolicy, stop};
+use b70_procguard::{Host, PidState, ProcessIdentity, Signaller, StopPolicy, stop};
 
 use crate::{
     error::WorkerError,
     identity,
-    plan::{ActionKind, ActionResult, Outcome, Plan},
+    plan::{Action, ActionKind, ActionResult, Outcome, Plan},
     start::operation_lock,
     supervisor::Supervisor,
+    trust::not_ours,
 };
 
 /// After KILL the kernel takes a process down at once, unless a driver holds it.
@@ -31,6 +32,21 @@ pub struct StopOptions<'a> {
 }
 
 impl Supervisor<'_> {
+    /// Plans to stop workers. Nothing is changed.
+    pub fn plan_stop(&self, names: &[String]) -> Result<Plan, WorkerError> {
+        let mut plan = Vec::new();
+        for worker in self.lane.select(names)? {
+            let mut action = Action::new(worker, ActionKind::None);
+            match identity::read(&self.lane.paths(worker)) {
+                Ok(Some(recorded)) => plan_one(&recorded, &mut action)?,
+                Ok(None) => action.reasons.push("the kit has no record of it: nothing to stop".into()),
+                Err(error) => action.block(error.to_string()),
+            }
+            plan.push(action);
+        }
+        Ok(Plan::new(plan))
+    }
+
     /// Plans and carries out a stop. Workers whose process cannot be verified are reported and not signalled.
     pub fn stop(&self, names: &[String], options: &StopOptions<'_>) -> Result<Plan, WorkerError> {
         let mut plan = self.plan_stop(names)?;
@@ -52,9 +68,9 @@ impl Supervisor<'_> {
                 stop: None,
             };
             if matches!(action.action, ActionKind::Stop | ActionKind::Sweep) {
-                let _guard = operation_lock(&paths.directory)?;
+                let _guard = operation_lock(&paths)?;
                 // Read again under the lock; stopping verifies the process once more, by its pidfd.
-                if let Some(recorded) = identity::read(&paths)? {
+                if let Some(recorded) = identity::read(&paths)?.filter(|r| not_ours(r.owner).is_none()) {
                     (options.progress)(&worker.name, &format!("TERM to pid {}", recorded.process.pid));
                     let outcome = stop(options.signaller, &recorded.session, policy).map_err(WorkerError::Proc)?;
                     let done = outcome.ended && outcome.leftovers_alive.is_empty();
@@ -72,6 +88,49 @@ impl Supervisor<'_> {
         }
         Ok(plan)
     }
+}
+
+fn plan_one(recorded: &identity::Recorded, action: &mut Action) -> Result<(), WorkerError> {
+    let pid = recorded.process.pid;
+    if let Some(why) = not_ours(recorded.owner) {
+        action.block(format!("pid {pid} is not signalled: {why}"));
+        return Ok(());
+    }
+    match recorded.state(&Host::real()) {
+        PidState::Running => {
+            action.action = ActionKind::Stop;
+            action.pid = Some(pid);
+            action.reasons.push(format!("pid {pid} is the process that was started"));
+        }
+        PidState::Unverifiable(why) => {
+            action.block(format!("pid {pid} cannot be verified, so it is not signalled: {why}"));
+        }
+        PidState::Reused => {
+            action.reasons.push(format!("pid {pid} is another process now: it is not signalled"));
+            leftovers(recorded, action)?;
+        }
+        PidState::Stale => {
+            action.reasons.push(format!("the machine was booted since; pid {pid} means nothing and is not signalled"));
+        }
+        PidState::Absent | PidState::Zombie => {
+            action.reasons.push(format!("pid {pid} has ended"));
+            leftovers(recorded, action)?;
+        }
+    }
+    Ok(())
+}
+
+fn leftovers(recorded: &identity::Recorded, action: &mut Action) -> Result<(), WorkerError> {
+    let members = recorded.session.members().map_err(WorkerError::Proc)?;
+    for member in &members.verified {
+        action.action = ActionKind::Sweep;
+        let ProcessIdentity { pid, .. } = member.identity();
+        action.reasons.push(format!("process {pid} ({}) of its session is left", member.comm()));
+    }
+    for other in members.unverified {
+        action.reasons.push(format!("process {} ({}) is not signalled: {}", other.pid, other.comm, other.reason));
+    }
+    Ok(())
 }
 
 fn describe(outcome: &b70_procguard::StopOutcome, options: &StopOptions<'_>) -> String {

@@ -11,7 +11,9 @@ use b70_procguard::{
 };
 
 use crate::{
+    build::BuildFingerprint,
     error::WorkerError,
+    identity::BinaryDigests,
     lane::{CardMap, GpuMode, Lane},
     resolve::ResolveOptions,
 };
@@ -30,6 +32,17 @@ pub struct Supervisor<'a> {
     pub lease_root: PathBuf,
     /// What resolving commands needs.
     pub resolve: ResolveOptions<'a>,
+    /// What the caller says about starts.
+    pub checks: StartChecks,
+}
+
+/// What a caller may say about starts beside the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct StartChecks {
+    /// Start although the models' files do not fit into the memory that is available.
+    pub allow_low_memory: bool,
+    /// Fingerprint document of the build, instead of the configuration's.
+    pub build_fingerprint: Option<PathBuf>,
 }
 
 /// Cards and their users at one moment.
@@ -56,13 +69,27 @@ impl Supervisor<'_> {
         Ok(View { cards, usage })
     }
 
+    /// The fingerprint document of the build, if one is given.
+    pub(crate) fn build_document(&self) -> Option<PathBuf> {
+        let configured = || self.lane.document.build_fingerprint.as_deref().map(|path| self.lane.path(path));
+        self.checks.build_fingerprint.clone().or_else(configured)
+    }
+
+    /// What is known of the build of the executable with these digests.
+    pub(crate) fn build(&self, digests: &BinaryDigests) -> Result<BuildFingerprint, WorkerError> {
+        let binary = self.lane.path(&self.lane.document.binary);
+        let name = binary.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        BuildFingerprint::find(self.build_document().as_ref(), &name, digests)
+    }
+
     /// State of the lease of a card; `None` where leases are not looked at.
     pub(crate) fn lease_status(&self, pci: PciAddress) -> Result<Option<LeaseStatus>, WorkerError> {
         if self.mode == GpuMode::Absent || !self.local {
             return Ok(None);
         }
         match LeaseRoot::open_existing(&self.lease_root) {
-            Ok(root) => Ok(Some(root.status(self.host, pci, LeaseKind::Card)?)),
+            // Leases are of this machine, whatever cards are replayed.
+            Ok(root) => Ok(Some(root.status(&Host::real(), pci, LeaseKind::Card)?)),
             Err(LeaseError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -17,7 +17,7 @@ use crate::{
     flags::ServerFlags,
     lane::{GpuMode, Lane},
     launcher::LauncherScript,
-    resolve::{draft_path, extra_words},
+    resolve::{chooses_devices, draft_path, extra_words, is_hidden_setting, own_flags},
 };
 
 /// `--help` of a large build on a slow disk.
@@ -95,11 +95,38 @@ pub fn validate(path: &Path, host: &Host, mode: GpuMode, only: &[String]) -> Res
         Err(error) => return Err(error),
     };
     let workers = lane.select(only)?;
-    siblings(&lane, &mut report);
-    cards(&lane, host, mode, &workers, &mut report)?;
-    environment(&lane, &mut report);
-    if host.is_real() {
-        files(&lane, &workers, &mut report);
+    inspect(&lane, host, mode, &workers, host.is_real(), &mut report)?;
+    Ok(finish(path, report))
+}
+
+/// What validation says against starting these workers, apart from what a plan looks at itself: missing files and cards.
+pub(crate) fn obstacles(
+    lane: &Lane,
+    host: &Host,
+    mode: GpuMode,
+    workers: &[&Worker],
+    local: bool,
+) -> Result<Vec<Finding>, WorkerError> {
+    let own = ["no-binary", "no-model", "no-draft-model", "no-such-card", "card-unusable", "pinning-variable"];
+    let mut report = Report(Vec::new());
+    inspect(lane, host, mode, workers, local, &mut report)?;
+    report.0.retain(|f| f.severity == Severity::Error && !own.contains(&f.code.as_str()));
+    Ok(report.0)
+}
+
+fn inspect(
+    lane: &Lane,
+    host: &Host,
+    mode: GpuMode,
+    workers: &[&Worker],
+    local: bool,
+    report: &mut Report,
+) -> Result<(), WorkerError> {
+    siblings(lane, report);
+    cards(lane, host, mode, workers, report)?;
+    environment(lane, report);
+    if local {
+        files(lane, workers, report);
     } else {
         report.add(
             Severity::Skipped,
@@ -108,7 +135,7 @@ pub fn validate(path: &Path, host: &Host, mode: GpuMode, only: &[String]) -> Res
             "a recorded host has no files, executables or launchers to look at",
         );
     }
-    Ok(finish(path, report))
+    Ok(())
 }
 
 fn finish(path: &Path, report: Report) -> Validation {
@@ -182,29 +209,17 @@ fn cards(lane: &Lane, host: &Host, mode: GpuMode, workers: &[&Worker], report: &
 
 /// Variables by which a configuration would undo the pinning.
 fn environment(lane: &Lane, report: &mut Report) {
-    let pins = |name: &str| {
-        let bare = name.strip_prefix("NEO_L0_").or(name.strip_prefix("NEO_OCL_")).or(name.strip_prefix("NEO_"));
-        matches!(
-            bare.unwrap_or(name),
-            "ZE_AFFINITY_MASK"
-                | "ZE_ENABLE_PCI_ID_DEVICE_ORDER"
-                | "ZE_FLAT_DEVICE_HIERARCHY"
-                | "ONEAPI_DEVICE_SELECTOR"
-                | "SYCL_DEVICE_FILTER"
-                | "FilterBdfPath"
-        )
-    };
     let common = lane.document.common.environment.keys().map(|name| ("common".to_owned(), name));
     let own =
         lane.document.profiles.iter().flat_map(|(p, profile)| profile.environment.keys().map(move |n| (p.clone(), n)));
     for (subject, name) in common.chain(own) {
-        if pins(name) {
+        if chooses_devices(name) {
             report.error(
                 "pinning-variable",
                 &subject,
                 format!("{name} chooses devices; a worker's card comes from its gpu alone"),
             );
-        } else if crate::resolve::is_hidden_setting(name) {
+        } else if is_hidden_setting(name) {
             report.add(
                 Severity::Warning,
                 "hidden-setting",
@@ -271,7 +286,7 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
         if let Some(Ok(flags)) = &flags {
             let mut words = extra;
             if script.is_none() {
-                words.extend(crate::resolve::own_flags(profile));
+                words.extend(own_flags(profile));
             }
             for (flag, why) in flags.refused(&words) {
                 report.error(

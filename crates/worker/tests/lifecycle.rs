@@ -198,7 +198,7 @@ fn no_foreign_process_is_ever_signalled() {
     let mut bystanders: Vec<_> = (0..3)
         .map(|_| {
             Command::new("sleep")
-                .arg("600")
+                .arg("infinity")
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())

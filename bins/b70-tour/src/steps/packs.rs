@@ -11,8 +11,8 @@ use b70_packset::{
 };
 use b70_xe2pack::Xe2DpasV2;
 
-use super::{Proof, Tour};
-use crate::model::{self, LAYERS};
+use super::{Places, Proof, Tour, expect, flip_bit, told};
+use crate::model::{self, ONE_TENSOR, PACKABLE};
 
 struct Packs<'a> {
     model_path: &'a Path,
@@ -22,28 +22,27 @@ struct Packs<'a> {
     pool: rayon::ThreadPool,
 }
 
-/// Returns whether every step proved what it should.
-pub(crate) fn run(folder: &Path, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let (model_path, cache_root) = (folder.join("tour.gguf"), folder.join("cache"));
-    model::write(&model_path)?;
+/// Returns the set's folder when every step proved what it should.
+pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<Option<SetDir>, CliError> {
+    let (model_path, cache_root) = (&places.model, &places.cache);
+    model::write(model_path)?;
     let layout = Xe2DpasV2::new();
     let plan = Plan::named_or_file(ALL_PLAN, &layout)?;
-    let packs = Packs { model_path: &model_path, cache_root: &cache_root, layout, plan, pool: b70_admission::pool(0)? };
+    let packs = Packs { model_path, cache_root, layout, plan, pool: b70_admission::pool(0)? };
     let model = model_path.display();
     let mut inspection = None;
     let mut prepared = None;
-    let packable = 3 * LAYERS;
     let passed = tour.step("self-test", "b70-pack self-test".to_owned(), || packs.self_test())
         && tour.step("inspect", format!("b70-pack inspect --model {model}"), || {
             let found = packs.inspect().map_err(told)?;
-            let proof = Packs::judge_inspection(&found, packable);
+            let proof = Packs::judge_inspection(&found);
             inspection = Some(found);
             proof
         })
         && tour.step("prepare", format!("b70-pack prepare --model {model}"), || {
             let done = packs.prepare().map_err(told)?;
             let proof = expect(
-                done.packed == packable && done.reused == 0,
+                done.packed == PACKABLE && done.reused == 0,
                 format!("{} tensors packed, payloads {}", done.packed, bytes_text(done.payload_size_bytes)),
             );
             prepared = Some(done);
@@ -52,33 +51,25 @@ pub(crate) fn run(folder: &Path, tour: &mut Tour<'_>) -> Result<bool, CliError> 
         && tour.step("reuse", format!("b70-pack prepare --model {model}"), || {
             let done = packs.prepare().map_err(told)?;
             expect(
-                done.packed == 0 && done.reused == packable,
+                done.packed == 0 && done.reused == PACKABLE,
                 format!("the second run packed {} and reused {} after checking their bytes", done.packed, done.reused),
             )
         });
-    let (Some(prepared), true) = (prepared, passed) else { return Ok(false) };
+    let (Some(prepared), true) = (prepared, passed) else { return Ok(None) };
     let key = prepared.set_key;
-    let set = SetDir::open(&cache_root, key)?;
-    Ok(tour.step("deep", format!("b70-pack verify --deep --set-key {key}"), || {
-        let done = packs.verify(&set, Depth::Deep, None).map_err(told)?;
-        ready(&done, format!("{} of payload rehashed by SHA-256", bytes_text(done.checked_bytes)))
-    }) && tour.step("against", format!("b70-pack verify --against {model} --set-key {key}"), || {
-        let source = Model::open(&model_path).map_err(told)?;
-        let done = packs.verify(&set, Depth::Shallow, Some(&source)).map_err(told)?;
-        ready(&done, format!("every block unpacked from {} equals the model's", bytes_text(done.checked_bytes)))
-    }) && tour.step(
-        "unpack",
-        format!("b70-pack unpack --set-key {key} --tensor blk.0.ffn_down.weight --out FILE"),
-        || packs.unpack(&set, folder),
-    ) && tour.step("tamper", format!("b70-pack verify --deep --set-key {key}"), || packs.tamper(&set)))
-}
-
-fn told(error: PackError) -> String {
-    error.to_string()
-}
-
-fn expect(held: bool, sentence: String) -> Proof {
-    if held { Ok(sentence) } else { Err(format!("not as it should be: {sentence}")) }
+    let set = SetDir::open(cache_root, key)?;
+    let passed =
+        tour.step("deep", format!("b70-pack verify --deep --set-key {key}"), || {
+            let done = packs.verify(&set, Depth::Deep, None).map_err(told)?;
+            ready(&done, format!("{} of payload rehashed by SHA-256", bytes_text(done.checked_bytes)))
+        }) && tour.step("against", format!("b70-pack verify --against {model} --set-key {key}"), || {
+            let source = Model::open(model_path).map_err(told)?;
+            let done = packs.verify(&set, Depth::Shallow, Some(&source)).map_err(told)?;
+            ready(&done, format!("every block unpacked from {} equals the model's", bytes_text(done.checked_bytes)))
+        }) && tour.step("unpack", format!("b70-pack unpack --set-key {key} --tensor {ONE_TENSOR} --out FILE"), || {
+            packs.unpack(&set, &places.folder)
+        }) && tour.step("tamper", format!("b70-pack verify --deep --set-key {key}"), || packs.tamper(&set));
+    Ok(passed.then_some(set))
 }
 
 fn ready(verification: &Verification, sentence: String) -> Proof {
@@ -107,7 +98,7 @@ impl Packs<'_> {
         b70_packset::inspect(&Model::open(self.model_path)?, &self.plan, &self.layout)
     }
 
-    fn judge_inspection(found: &Inspection, packable: u64) -> Proof {
+    fn judge_inspection(found: &Inspection) -> Proof {
         let left_out: Vec<_> = found
             .skipped
             .iter()
@@ -115,7 +106,7 @@ impl Packs<'_> {
             .map(|tensor| format!("{} ({})", tensor.name, tensor.reason))
             .collect();
         expect(
-            found.selected_tensor_count == packable && left_out.len() == 2,
+            found.selected_tensor_count == PACKABLE && left_out.len() == 1,
             format!("{} tensors selected; Q4_0 left out: {}", found.selected_tensor_count, left_out.join(", ")),
         )
     }
@@ -151,7 +142,7 @@ impl Packs<'_> {
 
     /// Unpacks a tensor and compares it with the GGUF's own bytes.
     fn unpack(&self, set: &SetDir, folder: &Path) -> Proof {
-        let name = "blk.0.ffn_down.weight";
+        let name = ONE_TENSOR;
         let out = folder.join("blk.0.ffn_down.q4_0.bin");
         let unpacked = b70_packset::unpack(set, name, &self.layout, &out, &self.pool, &Progress::NONE).map_err(told)?;
         let model = Model::open(self.model_path).map_err(told)?;
@@ -170,7 +161,7 @@ impl Packs<'_> {
         let (document, _) = set.read_manifest().map_err(told)?;
         let victim = document.tensors.last().ok_or("the set has no tensors")?;
         let path = set.path().join(&victim.payload.path);
-        flip_bit(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        flip_bit(&path)?;
         let damaged = self.verify(set, Depth::Deep, None).map_err(told)?;
         let code = format!("payload-sha256:{}", victim.identity.tensor_name);
         if damaged.failures != [code.clone()] {
@@ -183,15 +174,4 @@ impl Packs<'_> {
             format!("one flipped bit was found ({code}) and prepare repaired it"),
         )
     }
-}
-
-fn flip_bit(path: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
-    // The owner can always do this; that is why bytes are checked and not only permissions.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))?;
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path)?;
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, 1000)?;
-    byte[0] ^= 1;
-    file.write_all_at(&byte, 1000)
 }

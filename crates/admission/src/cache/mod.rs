@@ -20,6 +20,7 @@ use std::time::Duration;
 pub use drop::{DropAction, DropPlan};
 pub use entry::{CacheStatus, Look};
 pub use prepare::{PrepareAction, PrepareRequest, Prepared, Reserve};
+pub use residency::resident_bytes;
 pub use source::{ModelSource, ModelSourceFile, model_sha256};
 pub use staging::{StagingReport, StagingVerdict};
 pub use warm::{Warmed, WarmedFile};

@@ -11,6 +11,12 @@ use crate::progress::Progress;
 /// Pages are brought in and counted this many bytes at a time, so that a signal need not wait for a whole model.
 const STEP: usize = 256 << 20;
 
+/// Bytes of a file that are in memory now, in the page cache or because its file system is there. Nothing is read.
+pub fn resident_bytes(path: &Path) -> Result<u64> {
+    let file = crate::path::open_source(path)?;
+    Residency::map(&file, path)?.resident()
+}
+
 /// A read-only map of a whole file, used to ask and to bring in, never to read through: what is read through a map
 /// that someone truncates kills the process.
 #[derive(Debug)]

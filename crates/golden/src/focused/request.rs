@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use b70_admission::{Error as AdmissionError, open_source};
 use b70_procguard::{
-    CardRef, Cards, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict,
-    pin_to_card,
+    Cards, GpuRef, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict, pin_to_card,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +19,7 @@ pub const DEFAULT_TESTS: [&str; 3] = ["MUL_MAT_Q4_0_REORDER", "SWIGLU_MMVQ_ADD",
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CardChoice {
     /// On this one, holding its lease, with the variables that pin a program to it.
-    Card(CardRef),
+    Card(GpuRef),
     /// On none: the run takes no lease and pins nothing.
     NoGpu,
 }

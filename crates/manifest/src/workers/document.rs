@@ -34,6 +34,11 @@ pub struct Workers {
     /// The llama-server executable.
     #[schemars(length(min = 1), example = &"/srv/llama.cpp/build/bin/llama-server")]
     pub binary: String,
+    /// Fingerprint document of the executable's build, as `b70-registry fingerprint --json` writes it; without it the
+    /// build of a worker is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(example = &"/srv/llama.cpp/build/fingerprint.json")]
+    pub build_fingerprint: Option<String>,
     /// The GGUF every worker serves.
     #[schemars(length(min = 1), example = &"/srv/models/Qwen3.6-27B-Q4_0.gguf")]
     pub target_model: String,

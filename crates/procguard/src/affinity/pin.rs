@@ -1,9 +1,8 @@
 //! The variables that pin a program to one card.
 
-use crate::{
-    cards::{Cards, DeviceOrder},
-    pci::PciAddress,
-};
+use b70_manifest::PciAddress;
+
+use crate::cards::{Cards, DeviceOrder};
 
 /// Variables to set and to remove so that a program sees exactly one card.
 #[derive(Debug, Clone, PartialEq, Eq)]

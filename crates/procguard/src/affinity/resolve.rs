@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use b70_manifest::PciAddress;
+
 use super::{
     AffinityMask, Hierarchy, LlamaDevices, LlamaProgram, Reader, VulkanVisible, get, level_zero_variable,
     llama::Placement, parse_affinity_mask, parse_selector, parse_vulkan_visible, selector::Selected,
 };
-use crate::{
-    cards::{Cards, DeviceOrder},
-    pci::PciAddress,
-};
+use crate::cards::{Cards, DeviceOrder};
 
 /// The cards that a process may use, by what it was told.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -287,7 +287,7 @@ fn firmware(host: &Host, cards: &Cards) -> Check {
     check("firmware", S::Ok, found.join(", "), "")
 }
 
-fn guc_from_debugfs(host: &Host, pci: crate::pci::PciAddress) -> Option<String> {
+fn guc_from_debugfs(host: &Host, pci: b70_manifest::PciAddress) -> Option<String> {
     let text = ["gt0", "tile0/gt0"]
         .iter()
         .find_map(|gt| host.read_text(&format!("/sys/kernel/debug/dri/{pci}/{gt}/uc/guc_info")).ok())?;

@@ -11,8 +11,10 @@ use std::{
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
-use super::{DEFAULT_LEASE_ROOT, Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
-use crate::{files::open_pids, host::Host, pci::PciAddress};
+use super::{Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
+use b70_manifest::PciAddress;
+
+use crate::{files::open_pids, host::Host};
 
 /// Longer than any label; a longer file was not written by the kit.
 const MAX_LABEL: u64 = 64 << 10;
@@ -71,11 +73,6 @@ pub struct LeaseRoot {
 }
 
 impl LeaseRoot {
-    /// Opens the default directory, making it if needed.
-    pub fn open_default() -> Result<Self, LeaseError> {
-        Self::open(Path::new(DEFAULT_LEASE_ROOT))
-    }
-
     /// Opens a directory, making it (1777: everybody may lock, nobody may remove another's file) if it is not there.
     /// Its parent must exist.
     ///

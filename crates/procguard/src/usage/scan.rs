@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use b70_manifest::PciAddress;
+
 use super::{Unreadable, UsageOptions};
 use crate::{
     affinity::{Affinity, AffinitySource, LlamaDevices, LlamaProgram, Selection, get, llama_program, resolve_affinity},
@@ -13,7 +15,6 @@ use crate::{
     deadline::DeadlineReader,
     fdinfo::FdInfo,
     host::{Host, is_gone},
-    pci::PciAddress,
     process::{ProcStat, command_line, environment},
 };
 

@@ -65,7 +65,7 @@ fn an_outgoing_connection_holds_its_port() {
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let local = stream.local_addr().unwrap();
     let found = owners(probe_port(local, false).unwrap());
-    assert!(found.iter().any(|o| o.state == "state 0x01"), "{found:?}");
+    assert!(found.iter().any(|o| o.state == "established"), "{found:?}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use b70_procguard::{
-    CardRef, Cards, Host, PidState, ProcStat, ProcessIdentity, ProcessSignal, Session, SignalOutcome, Signaller,
+    Cards, GpuRef, Host, PidState, ProcStat, ProcessIdentity, ProcessSignal, Session, SignalOutcome, Signaller,
     StopPolicy, Usage, UsageOptions, VerifiedProcess, VerifyError, ancestors, stop,
 };
 
@@ -147,7 +147,7 @@ fn a_ggml_process_with_a_mask_blocks_the_masked_cards() {
     let usage = Usage::scan(&Host::real(), &cards, &options);
     let owned: Vec<bool> = usage.cards.iter().map(|c| c.owners.iter().any(|o| o.pid == helper.pid())).collect();
     assert_eq!(owned, [true, true, false], "{usage:#?}");
-    assert!(cards.resolve(CardRef::Ordinal(2)).is_ok());
+    assert!(cards.resolve(GpuRef::Ordinal(2)).is_ok());
     let ignoring = UsageOptions { ignore: [helper.pid()].into(), ..options };
     let usage = Usage::scan(&Host::real(), &cards, &ignoring);
     assert!(usage.cards.iter().all(|c| c.owners.iter().all(|o| o.pid != helper.pid())));

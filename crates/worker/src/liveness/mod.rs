@@ -10,7 +10,7 @@ mod recovery;
 use std::time::Duration;
 
 use b70_client::ApiKey;
-use b70_procguard::{KernelEvent, PciAddress};
+use b70_procguard::{Host, KernelEvent, KernelLog, PciAddress, has_devcoredump};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -106,6 +106,33 @@ pub enum KernelFindings {
         /// Why.
         reason: String,
     },
+}
+
+impl KernelFindings {
+    /// What a log says of a card since a process started (clock ticks since boot), and whether a dump is waiting.
+    pub(crate) fn of(host: &Host, log: &KernelLog, pci: PciAddress, started: Option<u64>) -> Self {
+        // Start times count in ticks of 10 ms since boot, the log in microseconds.
+        let since = started.map(|ticks| ticks.saturating_mul(10_000));
+        match log {
+            KernelLog::Unreadable { reason } => Self::Unreadable { reason: reason.clone() },
+            KernelLog::Read { events, .. } => Self::Read {
+                events: events
+                    .iter()
+                    .filter(|e| e.pci == pci && since.is_none_or(|since| e.at_usec.is_none_or(|at| at >= since)))
+                    .cloned()
+                    .collect(),
+                devcoredump: has_devcoredump(host, pci).ok(),
+            },
+        }
+    }
+
+    /// The gravest event, the latest of several.
+    pub fn gravest(&self) -> Option<&KernelEvent> {
+        match self {
+            Self::Read { events, .. } => events.iter().max_by_key(|event| event.kind),
+            _ => None,
+        }
+    }
 }
 
 /// What a probe found.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use b70_client::{Api, ClientError, CompletionRequest, Deadlines, Endpoint, ErrorKind, Health, Phase, Slot};
-use b70_procguard::{Host, KernelEventKind, KernelLog, ProcStat, has_devcoredump};
+use b70_procguard::{Host, KernelEventKind, KernelLog, ProcStat};
 
 use super::{
     Activity, KernelFindings, LivenessReport, LivenessState as State, ProbeOptions, ProbeStep, activity::observe,
@@ -43,12 +43,17 @@ struct Prober<'a> {
 pub fn probe(url: &str, host: &Host, options: &ProbeOptions) -> Result<LivenessReport, WorkerError> {
     let started = Instant::now();
     let deadline = options.deadline.clamp(Duration::from_millis(200), Duration::from_secs(3600));
-    let kernel = kernel_findings(host, options);
+    let kernel = match options.card {
+        None => KernelFindings::NotAsked,
+        Some(pci) => {
+            let started = options.pid.and_then(|pid| ProcStat::read(host, pid).ok().flatten()).map(|s| s.start_time);
+            KernelFindings::of(host, &KernelLog::read(host), pci, started)
+        }
+    };
     let mut prober = Prober { url, host, options, until: started + deadline, steps: Vec::new(), kernel };
     let (state, mut reason) = prober.run()?;
     if !state.is_serving()
-        && let KernelFindings::Read { events, .. } = &prober.kernel
-        && let Some(worst) = events.iter().max_by_key(|event| event.kind)
+        && let Some(worst) = prober.kernel.gravest()
     {
         reason.push_str(&format!("; the kernel says of its card: {}", worst.message));
     }
@@ -66,23 +71,6 @@ pub fn probe(url: &str, host: &Host, options: &ProbeOptions) -> Result<LivenessR
         kernel: prober.kernel,
         recovery,
     })
-}
-
-/// Events of the card since the server started.
-fn kernel_findings(host: &Host, options: &ProbeOptions) -> KernelFindings {
-    let Some(pci) = options.card else { return KernelFindings::NotAsked };
-    // Start times count in ticks of 10 ms since boot, the log in microseconds.
-    let since = options.pid.and_then(|pid| ProcStat::read(host, pid).ok().flatten()).map(|s| s.start_time * 10_000);
-    match KernelLog::read(host) {
-        KernelLog::Unreadable { reason } => KernelFindings::Unreadable { reason },
-        KernelLog::Read { events, .. } => KernelFindings::Read {
-            events: events
-                .into_iter()
-                .filter(|e| e.pci == pci && since.is_none_or(|since| e.at_usec.is_none_or(|at| at >= since)))
-                .collect(),
-            devcoredump: has_devcoredump(host, pci).ok(),
-        },
-    }
 }
 
 impl Prober<'_> {
@@ -266,13 +254,7 @@ impl Prober<'_> {
 
     /// Nothing came in time: is it a long batch, or a hang?
     fn silent(&mut self, what: &str) -> Verdict {
-        let grave = match &self.kernel {
-            KernelFindings::Read { events, .. } => {
-                events.iter().find(|event| event.kind >= KernelEventKind::EngineReset).cloned()
-            }
-            _ => None,
-        };
-        if let Some(event) = grave {
+        if let Some(event) = self.kernel.gravest().filter(|event| event.kind >= KernelEventKind::EngineReset) {
             return (State::Wedged, format!("{what}, and its card was reset or lost: {}", event.message));
         }
         let Some(pid) = self.options.pid else {

@@ -31,10 +31,7 @@ pub(super) fn plan(
     if !matches!(state, LivenessState::Wedged | LivenessState::Lost) {
         return Vec::new();
     }
-    let gravest = match kernel {
-        KernelFindings::Read { events, .. } => events.iter().map(|e| e.kind).max(),
-        _ => None,
-    };
+    let gravest = kernel.gravest().map(|event| event.kind);
     let mut steps = Vec::new();
     if let (KernelFindings::Read { devcoredump: Some(true), .. }, Some(pci)) = (kernel, card) {
         steps.push(step(

@@ -12,7 +12,7 @@ use std::{
 };
 
 use b70_procguard::{Host, Signaller};
-use b70_worker::{GpuMode, Lane, Plan, ResolveOptions, StartOptions, StopOptions, Supervisor};
+use b70_worker::{GpuMode, Lane, Plan, ResolveOptions, StartChecks, StartOptions, StopOptions, Supervisor};
 use serde_json::{Value, json};
 
 /// A free port of this moment, below the range of outgoing connections.
@@ -42,6 +42,7 @@ pub(crate) struct Bench {
     pub(crate) host: Host,
     pub(crate) mode: GpuMode,
     pub(crate) signaller: Signaller,
+    pub(crate) checks: StartChecks,
     pool: rayon::ThreadPool,
 }
 
@@ -72,7 +73,15 @@ impl Bench {
         let host =
             Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/four-b70-idle")).unwrap();
         let pool = b70_admission::pool(1).unwrap();
-        Self { dir, document, host, mode: GpuMode::Absent, signaller: Signaller::new(), pool }
+        Self {
+            dir,
+            document,
+            host,
+            mode: GpuMode::Absent,
+            signaller: Signaller::new(),
+            checks: StartChecks::default(),
+            pool,
+        }
     }
 
     pub(crate) fn config(&self) -> PathBuf {
@@ -97,7 +106,8 @@ impl Bench {
         let lane = self.lane();
         let resolve = ResolveOptions { layout: None, pool: &self.pool, uid: 0 };
         let lease_root = self.dir.path().join("leases");
-        act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve })
+        let checks = self.checks.clone();
+        act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve, checks })
     }
 
     pub(crate) fn start_within(&self, wait: f64) -> Plan {
@@ -123,6 +133,14 @@ impl Bench {
             progress: &|_, _| {},
         };
         self.with(|s| s.stop(&[], &options)).unwrap()
+    }
+
+    pub(crate) fn restart(&self) -> Plan {
+        let interrupted = AtomicBool::new(false);
+        let (signaller, progress) = (&self.signaller, &|_: &str, _: &str| {});
+        let stop = StopOptions { wait: Duration::from_secs(60), kill_after: None, signaller, progress };
+        let start = StartOptions { wait: Duration::from_secs(90), interrupted: &interrupted, progress, signaller };
+        self.with(|s| s.restart(&[], &stop, &start)).unwrap()
     }
 
     pub(crate) fn stop(&self) -> Plan {

@@ -28,7 +28,7 @@ HELP = "----- common params -----\n\n" + "".join(
     for flag in (
         "--help --host --port --model --alias --ctx-size --batch-size --ubatch-size --parallel --flash-attn "
         "--cache-type-k --cache-type-v --spec-type --spec-draft-n-max --spec-draft-n-min --spec-draft-p-min "
-        "--spec-draft-model --cache-ram --threads --metrics --props --load-mode --device"
+        "--spec-draft-model --cache-ram --threads --metrics --props --load-mode --device --api-key --hf-token"
     ).split()
 )
 

@@ -1,0 +1,73 @@
+//! A set in RAM: trusted by its receipt, and no longer trusted once a byte changed.
+
+use std::time::Duration;
+
+use b70_admission::Progress;
+use b70_cli::{CliError, bytes_text};
+use b70_packset::{
+    Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus, stage_ram, stage_validate,
+};
+use b70_xe2pack::Xe2DpasV2;
+
+use super::{Places, Proof, Tour, expect, flip_bit, told, uid};
+
+/// Returns whether every step proved what it should.
+pub(crate) fn run(places: &Places, set: &SetDir, tour: &mut Tour<'_>) -> Result<bool, CliError> {
+    let pool = b70_admission::pool(0)?;
+    let uid = uid().map_err(|problem| CliError::usage("uid", problem))?;
+    let options = StageOptions {
+        ram_root: &places.ram,
+        uid,
+        min_free: 64 << 20,
+        pool: &pool,
+        lock_timeout: Duration::from_secs(60),
+        progress: Progress::NONE,
+    };
+    let (document, _) = set.read_manifest()?;
+    let key = document.key;
+    let command = format!("b70-pack stage-ram --set-key {key}");
+    let mut stage = None;
+    Ok(tour.step("stage-ram", command.clone(), || {
+        let first = stage_ram(set, &Xe2DpasV2::new(), &options).map_err(told)?;
+        let second = stage_ram(set, &Xe2DpasV2::new(), &options).map_err(told)?;
+        let proof = judge(&first, &second);
+        stage = Some(first.stage);
+        proof
+    }) && tour.step("trust", format!("b70-pack stage-validate --set-key {key}"), || {
+        let folder = stage.as_deref().ok_or("there is no stage")?;
+        let victim = document.tensors.first().ok_or("the set has no tensors")?;
+        flip_bit(&folder.join(&victim.payload.path))?;
+        let layout = Xe2DpasV2::new();
+        let damaged = stage_validate(key, Some(set), &layout, Depth::Shallow, &options).map_err(told)?;
+        if damaged.status == VerifyStatus::Ready || damaged.trust == Some(StageTrust::Receipt) {
+            return Err("a stage with one flipped bit was still trusted".to_owned());
+        }
+        let repaired = stage_ram(set, &layout, &options).map_err(told)?;
+        expect(
+            repaired.status == VerifyStatus::Ready && repaired.outcome == StageOutcome::Repaired,
+            format!(
+                "one flipped bit, times put back: trust ended ({}); {command} made it whole",
+                damaged.failures.first().map_or("no code", String::as_str)
+            ),
+        )
+    }))
+}
+
+fn judge(first: &StageReport, second: &StageReport) -> Proof {
+    let staged = format!("{} in RAM", bytes_text(first.payload_size_bytes));
+    let whole = first.status == VerifyStatus::Ready && second.status == VerifyStatus::Ready;
+    match second.trust {
+        Some(StageTrust::Receipt) => expect(
+            whole && second.checked_bytes == 0,
+            format!("{staged}; the second call trusted its receipt and read no payload byte"),
+        ),
+        // A folder that is no tmpfs, or one of a kind that no receipt can vouch for.
+        _ => expect(
+            whole,
+            format!(
+                "{staged}; the second call read all of it again: {}",
+                second.reasons.first().map_or("no receipt here", String::as_str)
+            ),
+        ),
+    }
+}
