@@ -271,7 +271,7 @@ fn hash_model(identity: &mut RunIdentity, local: bool, props: Option<&Props>, no
 /// The card, if this machine shows it.
 fn card_identity(host: &Host, pci: PciAddress) -> Option<CardIdentity> {
     let cards = Cards::scan(host).ok()?;
-    let card = cards.get(guard_address(pci)?)?;
+    let card = cards.get(pci)?;
     let id = |text: &str| text.trim_start_matches("0x").to_owned();
     let extra = [("name", json!(card.name)), ("driver", json!(card.driver))];
     Some(CardIdentity {
@@ -279,11 +279,6 @@ fn card_identity(host: &Host, pci: PciAddress) -> Option<CardIdentity> {
         device_id: Some(format!("{}:{}", id(&card.vendor_id), id(&card.device_id))),
         extra: extra.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
     })
-}
-
-/// The same address as the guards' type.
-pub(crate) fn guard_address(pci: PciAddress) -> Option<b70_procguard::PciAddress> {
-    pci.to_string().parse().ok()
 }
 
 /// How many llama-server processes run on the host, as far as they can be seen.
@@ -368,7 +363,7 @@ mod tests {
     fn a_card_is_on_record_only_where_it_is_shown() {
         let tree = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/hosts/four-b70-idle");
         let host = Host::recorded(Path::new(tree)).unwrap();
-        let shown = Cards::scan(&host).unwrap().cards[0].pci.to_string().parse().unwrap();
+        let shown = Cards::scan(&host).unwrap().cards[0].pci;
         let card = card_identity(&host, shown).unwrap();
         assert!(card.device_id.unwrap().starts_with("8086:") && card.extra.contains_key("driver"));
         assert!(card_identity(&host, "ffff:ff:1f.7".parse().unwrap()).is_none());

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::publish::{ResultFile, open, text};
 use super::{CalibrateError, Calibration, CalibrationEvent, CalibrationReport, RunStatus, Target};
-use crate::identity::{Collected, collect, empty, guard_address, servers_on_host};
+use crate::identity::{Collected, collect, empty, servers_on_host};
 use crate::row::{Asked, bare_row, complete_row, fail, failed_row};
 use crate::summary::summarise;
 use crate::telemetry::sample_sensors;
@@ -169,7 +169,7 @@ impl Calibration {
     /// The second lock of every named card that this host shows.
     fn measuring_leases(&self) -> Result<Vec<Lease>, CalibrateError> {
         let Some(path) = self.lease_root.as_ref().filter(|_| self.host.is_real()) else { return Ok(Vec::new()) };
-        let cards: Vec<_> = self.targets.iter().filter_map(|target| target.card.and_then(guard_address)).collect();
+        let cards: Vec<_> = self.targets.iter().filter_map(|target| target.card).collect();
         if cards.is_empty() {
             return Ok(Vec::new());
         }

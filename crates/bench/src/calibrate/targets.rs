@@ -6,7 +6,7 @@ use b70_manifest::document;
 use b70_manifest::state::WorkerIdentity;
 use b70_manifest::workers::{Arm, Workers};
 use b70_manifest::{GpuRef, PciAddress};
-use b70_procguard::{CardRef, Cards, Host};
+use b70_procguard::{Cards, Host};
 
 use super::{CalibrateError, Target};
 use crate::identity::IdentityInputs;
@@ -85,10 +85,9 @@ pub fn targets_of_workers(config: &Path, names: &[String], host: &Host) -> Resul
             let record = document::read::<WorkerIdentity>(&identity).ok();
             let card = match worker.gpu {
                 GpuRef::Pci(pci) => Some(pci),
-                GpuRef::Ordinal(ordinal) => record.and_then(|record| record.card).or_else(|| {
-                    let card = cards.as_ref()?.resolve(CardRef::Ordinal(ordinal)).ok()?;
-                    card.pci.to_string().parse().ok()
-                }),
+                GpuRef::Ordinal(ordinal) => record
+                    .and_then(|record| record.card)
+                    .or_else(|| Some(cards.as_ref()?.resolve(GpuRef::Ordinal(ordinal)).ok()?.pci)),
             };
             Target {
                 name: worker.name.clone(),
