@@ -6,6 +6,7 @@ use clap_complete::Shell;
 /// One entry a binary, by name. A new binary adds a line here and to the dependencies.
 pub(crate) fn all() -> Vec<Command> {
     vec![
+        b70_bench_bin::Cli::command(),
         b70_cache_bin::Cli::command(),
         b70_golden_bin::Cli::command(),
         b70_gpu_bin::Cli::command(),

@@ -49,6 +49,7 @@ fn schemas() -> Vec<(String, String)> {
     entries.extend(b70_xe2pack::output_schemas());
     entries.extend(b70_procguard::output_schemas());
     entries.extend(b70_golden::output_schemas());
+    entries.extend(b70_bench::output_schemas());
     entries.extend(b70_admission::output_schemas());
     entries.extend(b70_worker::output_schemas());
     entries.into_iter().map(|(name, schema)| (name, b70_manifest::schema::text(&schema))).collect()

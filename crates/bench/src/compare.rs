@@ -2,14 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use b70_manifest::calibration::{CalibrationRow, Measured, Verdict};
+use b70_manifest::gate::{self, GateOutcome};
+use b70_manifest::workers::Arm;
+use b70_manifest::{PciAddress, Sha256Hex};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::crossover::{
     BootstrapInterval, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
 };
-use crate::gates::{Arm, GateReport, Placement, crossover_completeness};
-use crate::row::Row;
+use crate::identity::recipe_sha256;
+use crate::row::burst_gap_mean_s;
 use crate::stats::{mean, noise_floor};
 
 /// From this many cards on, the bootstrap has a say beside the t interval.
@@ -19,26 +23,38 @@ pub const BOOTSTRAP_DECIDES_FROM_CARDS: usize = 6;
 pub const ONE_RUN_NOTE: &str = "One run never ranks cards or configurations: differences between the cards of one run mix \
     the card, the text each card happened to generate, and the order of the runs.";
 
-/// One run of one endpoint: what a per-endpoint result file gives.
+/// One run of one endpoint, ready to compare.
 #[derive(Clone, Debug)]
 pub struct CompareRun {
     /// Its name, for messages.
     pub name: String,
-    /// Its arm.
-    pub arm: Option<Arm>,
-    /// Its card.
-    pub card: Option<String>,
-    /// Its period, from 1.
-    pub period: Option<u32>,
-    /// Hash of the suite's content.
-    pub suite_sha256: Option<String>,
-    /// Hash of everything that makes the configuration (models, binary, flags, environment, request settings) and nothing
-    /// that tells cards apart (card, port, name).
-    pub recipe_sha256: Option<String>,
+    /// What was measured, its rows recomputed.
+    pub measured: Measured,
+    /// Hash of everything that makes the configuration ([`recipe_sha256`]).
+    pub recipe_sha256: Option<Sha256Hex>,
     /// The screening of its rows.
-    pub screening: GateReport,
-    /// Its rows, recomputed.
-    pub rows: Vec<Row>,
+    pub screening: GateOutcome,
+}
+
+impl CompareRun {
+    /// A run; its screening and its recipe come from what was measured.
+    pub fn new(name: impl Into<String>, measured: Measured) -> Self {
+        let (recipe_sha256, screening) = (recipe_sha256(&measured), gate::screening(&measured));
+        Self { name: name.into(), measured, recipe_sha256, screening }
+    }
+
+    /// Its card, the same one by which the gate goes.
+    fn card(&self) -> Option<PciAddress> {
+        self.measured.identity.card.as_ref().map(|card| card.pci).or(self.measured.endpoint.card)
+    }
+
+    fn arm(&self) -> Option<Arm> {
+        self.measured.arm
+    }
+
+    fn period(&self) -> Option<u64> {
+        self.measured.period.filter(|period| *period > 0)
+    }
 }
 
 /// How the A/A noise enters the decision.
@@ -99,20 +115,6 @@ pub enum CompareError {
     },
 }
 
-/// What came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Verdict {
-    /// The candidate is faster by more than the threshold.
-    Win,
-    /// The candidate is slower by more than the threshold.
-    Loss,
-    /// The data do not decide.
-    Inconclusive,
-    /// The runs do not make a comparison; the reasons say why.
-    Unqualified,
-}
-
 /// One reason of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
@@ -126,7 +128,7 @@ pub struct Reason {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CardComparison {
     /// The card.
-    pub card: String,
+    pub card: PciAddress,
     /// Candidate over control on it.
     pub ratio: f64,
     /// Its pairs of periods, repeats within a run counted singly.
@@ -142,6 +144,8 @@ pub struct Comparison {
     pub verdict: Verdict,
     /// Why.
     pub reasons: Vec<Reason>,
+    /// Outcome of the crossover-completeness gate.
+    pub crossover: GateOutcome,
     /// The unit of the statistics.
     pub unit: String,
     /// Which interval decided: `t`, or `t-and-bootstrap` from six cards on.
@@ -183,7 +187,7 @@ pub struct Comparison {
 /// [`Verdict::Unqualified`] with every reason, and what can be computed is still shown.
 pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparison, CompareError> {
     check_options(options)?;
-    let mut reasons = disqualify(runs);
+    let (crossover, mut reasons) = disqualify(runs);
     let pairs = pair_up(runs, &mut reasons);
     let cards: Vec<CardUnits> = pairs.iter().map(PairedCard::units).collect();
     let estimate = crossover_estimate(&cards, options.confidence);
@@ -219,7 +223,7 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
         }
         _ => Verdict::Unqualified,
     };
-    let recipes: BTreeSet<&Option<String>> = runs.iter().map(|run| &run.recipe_sha256).collect();
+    let recipes: BTreeSet<&Option<Sha256Hex>> = runs.iter().map(|run| &run.recipe_sha256).collect();
     if recipes.len() == 1 && verdict != Verdict::Unqualified {
         reasons.push(reason(
             "arms_are_equal",
@@ -238,6 +242,7 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
     Ok(Comparison {
         verdict,
         reasons,
+        crossover,
         unit: "card".to_owned(),
         decided_by: if with_bootstrap { "t-and-bootstrap" } else { "t" }.to_owned(),
         metric: "tok_s_1_100_intervals_after_ttft".to_owned(),
@@ -258,7 +263,7 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
             .filter_map(|(pair, card)| {
                 let means: Vec<f64> = card.units.iter().filter_map(PairedUnit::mean).collect();
                 Some(CardComparison {
-                    card: card.card.clone(),
+                    card: pair.card,
                     ratio: mean(&means)?.exp(),
                     pairs: card.units.len(),
                     prompts: pair.prompts().count(),
@@ -272,12 +277,13 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
 /// The noise of single runs: the 90th percentile of |ln ratio| between the geometric mean rates of all pairs of runs of one
 /// arm on one card. `None` unless some card ran an arm twice.
 pub fn aa_floor(runs: &[CompareRun]) -> Option<f64> {
-    let mut groups: BTreeMap<(&str, Arm), Vec<f64>> = BTreeMap::new();
+    let mut groups: BTreeMap<(PciAddress, Arm), Vec<f64>> = BTreeMap::new();
     for run in runs {
-        let (Some(card), Some(arm)) = (run.card.as_deref(), run.arm) else { continue };
-        let repeats: BTreeSet<usize> = run.rows.iter().map(|row| row.repeat).collect();
+        let (Some(card), Some(arm)) = (run.card(), run.arm()) else { continue };
+        let rows = &run.measured.rows;
+        let repeats: BTreeSet<u64> = rows.iter().map(repeat_of).collect();
         for repeat in repeats {
-            let rates = run.rows.iter().filter(|row| row.repeat == repeat).filter_map(rate);
+            let rates = rows.iter().filter(|row| repeat_of(row) == repeat).filter_map(rate);
             if let Some(level) = mean(&rates.map(f64::ln).collect::<Vec<_>>()) {
                 groups.entry((card, arm)).or_default().push(level.exp());
             }
@@ -325,47 +331,71 @@ fn reason(code: &str, detail: &str) -> Reason {
     Reason { code: code.to_owned(), detail: detail.to_owned() }
 }
 
-/// Everything that makes the runs no comparison.
-fn disqualify(runs: &[CompareRun]) -> Vec<Reason> {
+/// The gate's outcome, and everything that makes the runs no comparison.
+fn disqualify(runs: &[CompareRun]) -> (GateOutcome, Vec<Reason>) {
     let mut reasons = Vec::new();
-    let placements: Vec<Placement> = runs
-        .iter()
-        .map(|run| Placement { name: run.name.clone(), arm: run.arm, card: run.card.clone(), period: run.period })
-        .collect();
-    let arms: BTreeSet<Arm> = runs.iter().filter_map(|run| run.arm).collect();
+    if runs.is_empty() {
+        reasons.push(reason("no_runs", "nothing to compare"));
+    }
+    let arms: BTreeSet<Arm> = runs.iter().filter_map(CompareRun::arm).collect();
     if arms.len() < 2 {
         reasons.push(reason("one_arm_only", "a comparison needs runs of control and candidate"));
     }
-    let periods: BTreeSet<u32> = runs.iter().filter_map(|run| run.period).collect();
+    let periods: BTreeSet<u64> = runs.iter().filter_map(CompareRun::period).collect();
     if periods.len() < 2 {
         reasons.push(reason("one_run_never_ranks", ONE_RUN_NOTE));
     }
-    for finding in crossover_completeness(&placements).findings {
-        reasons.push(reason(&finding.code, &finding.detail));
-    }
+    let measured: Vec<&Measured> = runs.iter().map(|run| &run.measured).collect();
+    let crossover = gate::crossover(&measured);
+    let details = crossover.details.join("; ");
+    reasons.extend(crossover.codes.iter().map(|code| reason(code, &details)));
+    reasons.extend(unpaired(runs));
     for run in runs.iter().filter(|run| !run.screening.passed) {
         let detail = format!("{}: {}", run.name, run.screening.codes.join(", "));
         reasons.push(reason("run_not_screened", &detail));
     }
-    let known = |values: &[&Option<String>]| values.iter().all(|value| value.is_some());
-    let distinct = |values: &[&Option<String>]| values.iter().collect::<BTreeSet<_>>().len();
-    let suites: Vec<&Option<String>> = runs.iter().map(|run| &run.suite_sha256).collect();
-    if !known(&suites) {
-        reasons.push(reason("suite_unknown", "a run does not say which suite it ran"));
-    } else if distinct(&suites) > 1 {
-        reasons.push(reason("suites_differ", "the runs did not all run the same suite"));
-    }
     for arm in arms {
-        let recipes: Vec<&Option<String>> =
-            runs.iter().filter(|run| run.arm == Some(arm)).map(|run| &run.recipe_sha256).collect();
-        if !known(&recipes) {
-            reasons.push(reason("recipe_unknown", "a run's configuration is not on record"));
-        } else if distinct(&recipes) > 1 {
-            reasons.push(reason(
-                "recipes_differ_within_arm",
-                &format!("the runs of {arm:?} did not all use one configuration"),
-            ));
+        let recipes: Vec<&Option<Sha256Hex>> =
+            runs.iter().filter(|run| run.arm() == Some(arm)).map(|run| &run.recipe_sha256).collect();
+        if recipes.iter().any(|recipe| recipe.is_none()) {
+            let detail = format!("a run of the {arm} does not have model, executable and command line on record");
+            reasons.push(reason("recipe_unknown", &detail));
+        } else if recipes.iter().collect::<BTreeSet<_>>().len() > 1 {
+            let detail = format!("the runs of the {arm} did not all use one configuration");
+            reasons.push(reason("recipes_differ_within_arm", &detail));
         }
+    }
+    (crossover, reasons)
+}
+
+/// What the design of pairs asks beyond the gate: periods 1 and 2 are a pair, 3 and 4 the next; in each pair a card ran both
+/// arms, and all cards ran as many pairs.
+fn unpaired(runs: &[CompareRun]) -> Vec<Reason> {
+    let mut reasons = Vec::new();
+    let mut cells: BTreeMap<(PciAddress, u64), Vec<(Arm, u64)>> = BTreeMap::new();
+    for run in runs {
+        if let (Some(card), Some(arm), Some(period)) = (run.card(), run.arm(), run.period()) {
+            cells.entry((card, (period - 1) / 2)).or_default().push((arm, period));
+        }
+    }
+    let mut pairs_of: BTreeMap<PciAddress, usize> = BTreeMap::new();
+    for ((card, pair), cell) in &cells {
+        *pairs_of.entry(*card).or_default() += 1;
+        let (first, second) = (pair * 2 + 1, pair * 2 + 2);
+        let periods: BTreeSet<u64> = cell.iter().map(|(_, period)| *period).collect();
+        let arms: BTreeSet<Arm> = cell.iter().map(|(arm, _)| *arm).collect();
+        if periods.len() < 2 {
+            let detail = format!(
+                "card {card}: of periods {first} and {second} only one was run; swap the arms and run the other"
+            );
+            reasons.push(reason("period_missing", &detail));
+        } else if arms.len() < 2 {
+            let detail = format!("card {card}: periods {first} and {second} ran the same arm; swap the arms");
+            reasons.push(reason("pair_lacks_an_arm", &detail));
+        }
+    }
+    if pairs_of.values().collect::<BTreeSet<_>>().len() > 1 {
+        reasons.push(reason("cards_differ_in_periods", "the cards did not run the same number of periods"));
     }
     reasons
 }
@@ -381,7 +411,7 @@ struct PairedPrompt {
 
 /// A card's pairs: whether the candidate ran first, and the prompts.
 struct PairedCard {
-    card: String,
+    card: PciAddress,
     pairs: Vec<(bool, Vec<PairedPrompt>)>,
 }
 
@@ -394,7 +424,7 @@ impl PairedCard {
             }
             PairedUnit { candidate_first: *candidate_first, classes: classes.into_values().collect() }
         });
-        CardUnits { card: self.card.clone(), units: units.collect() }
+        CardUnits { card: self.card.to_string(), units: units.collect() }
     }
 
     fn prompts(&self) -> impl Iterator<Item = &PairedPrompt> {
@@ -402,18 +432,20 @@ impl PairedCard {
     }
 }
 
-fn rate(row: &Row) -> Option<f64> {
-    let usable = row.failure.is_none();
+fn repeat_of(row: &CalibrationRow) -> u64 {
+    row.repeat.unwrap_or(0)
+}
+
+fn rate(row: &CalibrationRow) -> Option<f64> {
+    let usable = row.error.is_none();
     row.tok_s_1_100_intervals_after_ttft.filter(|rate| usable && rate.is_finite() && *rate > 0.0)
 }
 
 /// Pairs by card, pair of periods, repetition and prompt.
 fn pair_up(runs: &[CompareRun], reasons: &mut Vec<Reason>) -> Vec<PairedCard> {
-    let mut cells: BTreeMap<&str, BTreeMap<u32, BTreeMap<Arm, &CompareRun>>> = BTreeMap::new();
+    let mut cells: BTreeMap<PciAddress, BTreeMap<u64, BTreeMap<Arm, &CompareRun>>> = BTreeMap::new();
     for run in runs {
-        if let (Some(card), Some(arm), Some(period)) =
-            (run.card.as_deref(), run.arm, run.period.filter(|period| *period > 0))
-        {
+        if let (Some(card), Some(arm), Some(period)) = (run.card(), run.arm(), run.period()) {
             cells.entry(card).or_default().entry((period - 1) / 2).or_default().entry(arm).or_insert(run);
         }
     }
@@ -430,37 +462,37 @@ fn pair_up(runs: &[CompareRun], reasons: &mut Vec<Reason>) -> Vec<PairedCard> {
                     format!("{} and {} did not measure the same prompts equally often", control.name, candidate.name);
                 reasons.push(reason("prompts_not_paired", &detail));
             }
-            let mut repeats: BTreeMap<usize, Vec<PairedPrompt>> = BTreeMap::new();
+            let mut repeats: BTreeMap<u64, Vec<PairedPrompt>> = BTreeMap::new();
             for (key, control_row) in &control_rows {
                 let Some(candidate_row) = candidate_rows.get(key) else { continue };
                 if let Some(prompt) = paired(control_row, candidate_row) {
                     repeats.entry(key.0).or_default().push(prompt);
                 }
             }
-            let candidate_first = candidate.period < control.period;
+            let candidate_first = candidate.period() < control.period();
             pairs.extend(repeats.into_values().map(|prompts| (candidate_first, prompts)));
         }
         if !pairs.is_empty() {
-            cards.push(PairedCard { card: card.to_owned(), pairs });
+            cards.push(PairedCard { card, pairs });
         }
     }
     cards
 }
 
-fn by_prompt(run: &CompareRun) -> BTreeMap<(usize, &str), &Row> {
-    run.rows.iter().map(|row| ((row.repeat, row.prompt_sha256.as_str()), row)).collect()
+fn by_prompt(run: &CompareRun) -> BTreeMap<(u64, Sha256Hex), &CalibrationRow> {
+    run.measured.rows.iter().map(|row| ((repeat_of(row), row.prompt_sha256), row)).collect()
 }
 
-fn paired(control: &Row, candidate: &Row) -> Option<PairedPrompt> {
-    let ln = |value: fn(&Row) -> Option<f64>| {
+fn paired(control: &CalibrationRow, candidate: &CalibrationRow) -> Option<PairedPrompt> {
+    let ln = |value: fn(&CalibrationRow) -> Option<f64>| {
         let (control, candidate) = (value(control)?, value(candidate)?);
         (control > 0.0 && candidate > 0.0).then(|| (candidate / control).ln())
     };
     Some(PairedPrompt {
-        class: control.prompt_class.clone(),
+        class: control.prompt_class.clone().unwrap_or_default(),
         ln_rate: ln(rate)?,
-        ln_cycle: ln(|row| row.cycle_gap_mean_s),
+        ln_cycle: ln(burst_gap_mean_s),
         ln_tokens_per_burst: ln(|row| row.tokens_per_burst),
-        equal_output: !control.sha256.is_empty() && control.sha256 == candidate.sha256,
+        equal_output: control.sha256.is_some() && control.sha256 == candidate.sha256,
     })
 }

@@ -16,7 +16,7 @@
 //! # Example
 //!
 //! ```
-//! use b70_bench::{Bursts, Row, RunSummary, Suite, bursts, window_rates};
+//! use b70_bench::{Bursts, Suite, bursts, window_rates};
 //!
 //! let suite = Suite::builtin();
 //! assert!(suite.prompts.len() >= 12);
@@ -26,44 +26,74 @@
 //! let Bursts { tokens_per_burst, median_cycle_s, .. } = bursts(&offsets, 100, 0.020);
 //! assert_eq!(tokens_per_burst, Some(3.0));
 //! assert!((median_cycle_s.unwrap() - 0.060).abs() < 1e-9);
-//!
-//! let mut row = Row { chunk_offsets_s: offsets, elapsed_s: Some(4.0), ..Row::default() };
-//! row.recompute(100);
-//! let summary = RunSummary::of(&[row]);
-//! assert_eq!(summary.tok_s_1_100_intervals_after_ttft.count, 1);
+//! // 99 intervals; 100 over the same time is the older figure.
+//! let rates = window_rates(&offsets, 100);
+//! assert!((rates.legacy.unwrap() / rates.interval.unwrap() - 100.0 / 99.0).abs() < 1e-12);
 //! ```
 //!
 //! # Limits
 //!
 //! An event is a text delta or a token id; a server that packs several tokens into one delta without ids is undercounted.
-//! Intervals rest on the card as unit: with four cards they are wide, and that is what four cards can say.
+//! Intervals rest on the card as unit: with four cards they are wide, and that is what four cards can say. Sensors are read
+//! between requests, never during one. Identity is looked up on this machine alone; of a server elsewhere only what it says
+//! and what the caller vouches for is on record.
 
 #![forbid(unsafe_code)]
 
+mod calibrate;
 mod compare;
+mod compare_files;
 mod crossover;
-mod gates;
+mod explain;
+mod export;
+mod identity;
+mod load;
 mod metrics;
+mod report;
 mod row;
 mod stats;
 mod suite;
 mod summary;
+mod telemetry;
 
+pub use b70_manifest::calibration::Verdict;
+pub use calibrate::{
+    CalibrateError, CalibrateOptions, Calibration, CalibrationEvent, CalibrationPlan, CalibrationReport, EndpointPlan,
+    RunStatus, Target, parse_endpoint, targets_of_workers, write_document,
+};
 pub use compare::{
     BOOTSTRAP_DECIDES_FROM_CARDS, CardComparison, CompareError, CompareOptions, CompareRun, Comparison, FloorRule,
-    ONE_RUN_NOTE, Reason, Verdict, aa_floor, compare,
+    ONE_RUN_NOTE, Reason, aa_floor, compare,
 };
+pub use compare_files::compare_files;
 pub use crossover::{
     BootstrapInterval, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
 };
-pub use gates::{
-    Arm, GateFinding, GateReport, IdentityFacts, MIN_CLASSES, MIN_PROMPTS, PROMOTION_MAX_TOKENS, PROMOTION_WINDOW,
-    Placement, RunFacts, cached_zero, crossover_completeness, evidence_class, identity, realistic_final, screening,
-};
+pub use export::{ExportError, LocalMaxxing, Submission, export_localmaxxing};
+pub use identity::{IdentityInputs, recipe_sha256};
+pub use load::{Disagreement, LoadError, LoadedResult, ResultSource, VerifyReport, load_folder, load_result};
 pub use metrics::{BURST_GAP_S, Bursts, WINDOW_EVENTS, WindowRates, bursts, window_rates};
-pub use row::{Row, RowFailure, TIMING_TEXT, TIMING_TOKENS};
+pub use report::{ReportDocument, ReportedResult, html_report, text_report};
+pub use row::{
+    Asked, TIMING_TEXT, TIMING_TOKENS, burst_gap_mean_s, complete_row, error_code, failed_row, metric_offsets,
+    recompute_row,
+};
 pub use stats::{
     ClassBalanced, Summary, UNCLASSIFIED, class_balanced, mean, median, noise_floor, percentile, stdev, t_quantile,
 };
-pub use suite::{Suite, SuiteError, SuitePrompt};
-pub use summary::RunSummary;
+pub use suite::{Suite, SuiteError, SuitePrompt, SuiteReport};
+pub use summary::{CLASS_BALANCED_METRIC, LEGACY_METRIC, PRIMARY_METRIC, summarise};
+pub use telemetry::sample_sensors;
+
+/// JSON Schemas of what this crate's commands print, for `docs/schemas/output`.
+pub fn output_schemas() -> Vec<b70_manifest::schema::Entry> {
+    use b70_manifest::schema::output;
+    vec![
+        output::<CalibrationPlan>("bench-plan"),
+        output::<CalibrationReport>("bench-calibrate"),
+        output::<VerifyReport>("bench-verify"),
+        output::<ReportDocument>("bench-report"),
+        output::<SuiteReport>("bench-suite"),
+        output::<LocalMaxxing>("bench-export"),
+    ]
+}

@@ -1,13 +1,20 @@
 //! Prompt suites: what is asked, in which order, under which hash.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use b70_manifest::Sha256Hex;
+use b70_manifest::calibration::{CalibrationSuite, SuiteIdentity, SuitePromptIdentity};
+use b70_manifest::document::{DocumentError, read_text};
+use b70_manifest::gate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::stats::UNCLASSIFIED;
+
+/// The text of the project's own suite.
+const BUILTIN: &[u8] = include_bytes!("../suites/b70-cold-v1.json");
 
 /// One prompt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,10 +53,18 @@ pub struct Suite {
     pub system_prompt: Option<String>,
     /// The prompts.
     pub prompts: Vec<SuitePrompt>,
+    /// SHA-256 of the file it was read from.
+    #[serde(skip, default = "nothing")]
+    #[schemars(skip)]
+    pub file_sha256: Sha256Hex,
+}
+
+fn nothing() -> Sha256Hex {
+    Sha256Hex::of(b"")
 }
 
 /// Why a suite was refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SuiteError {
     /// Not JSON, or JSON of another form.
@@ -59,6 +74,14 @@ pub enum SuiteError {
     Form {
         /// What was found.
         reason: String,
+    },
+    /// The file cannot be read, or does not fit the schema.
+    #[error("{source}")]
+    Document {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<DocumentError>,
     },
     /// Larger than [`Suite::MAX_BYTES`].
     #[error("the suite has {found} bytes, at most {limit} are read")]
@@ -105,12 +128,11 @@ impl Suite {
 
     /// The project's own suite, `b70-cold-v1`.
     pub fn builtin() -> Self {
-        let text = include_bytes!("../../../fixtures/suites/b70-cold-v1.json");
-        Self::from_json(text, "b70-cold-v1").expect("a test reads the built-in suite")
+        Self::from_json(BUILTIN, "b70-cold-v1").expect("a test reads the built-in suite")
     }
 
     /// Reads a suite: an object with `prompts`, or a bare list, which takes `fallback_id` (the file's stem) as its name.
-    /// A prompt without an id is named `prompt-NN` by its position.
+    /// A prompt without an id is named `prompt-N` by its position, from 0.
     ///
     /// # Errors
     /// See [`SuiteError`].
@@ -142,9 +164,54 @@ impl Suite {
             metric: text("metric")?,
             system_prompt: text("system_prompt")?,
             prompts: prompts?,
+            file_sha256: Sha256Hex::of(bytes),
         };
         suite.check()?;
         Ok(suite)
+    }
+
+    /// Reads a suite's file: its form by the schema, with every error at once, then what no schema says.
+    ///
+    /// # Errors
+    /// See [`SuiteError`]; [`SuiteError::Document`] for a file that cannot be read or does not fit the schema.
+    pub fn read(path: &Path) -> Result<Self, SuiteError> {
+        let refused = |source| SuiteError::Document { path: path.to_owned(), source: Box::new(source) };
+        let io = |source| refused(DocumentError::Io { path: path.to_owned(), source });
+        let size = std::fs::metadata(path).map_err(io)?.len();
+        if size > Self::MAX_BYTES as u64 {
+            return Err(SuiteError::TooLarge { found: size as usize, limit: Self::MAX_BYTES });
+        }
+        let bytes = std::fs::read(path).map_err(io)?;
+        let text = String::from_utf8(bytes)
+            .map_err(|error| SuiteError::Form { reason: format!("not UTF-8 text: {error}") })?;
+        let stem = path.file_stem().map_or_else(|| "suite".into(), |stem| stem.to_string_lossy());
+        // An empty list or a twin is said in our words; the schema says the rest.
+        match Self::from_json(text.as_bytes(), &stem) {
+            Err(SuiteError::Form { .. }) | Ok(_) => {
+                read_text::<CalibrationSuite>(path, &text).map_err(refused)?;
+                Self::from_json(text.as_bytes(), &stem)
+            }
+            refused => refused,
+        }
+    }
+
+    /// The suite as a result names it; `selected` are the ids that were asked for, `None` for all.
+    pub fn identity(&self, selected: Option<Vec<String>>) -> SuiteIdentity {
+        let prompt = |prompt: &SuitePrompt| SuitePromptIdentity {
+            id: prompt.id.clone(),
+            prompt_class: prompt.prompt_class.clone(),
+            sha256: prompt.sha256(),
+            extra: Map::new(),
+        };
+        let extra = [("content_sha256".to_owned(), serde_json::json!(self.sha256()))];
+        SuiteIdentity {
+            suite_id: self.suite_id.clone(),
+            version: self.version.clone().unwrap_or_else(|| "unversioned".into()),
+            sha256: self.file_sha256,
+            prompts: self.prompts.iter().map(prompt).collect(),
+            selected,
+            extra: extra.into_iter().collect(),
+        }
     }
 
     /// SHA-256 over what is asked: the system message and, in order, ids, classes and texts. Two files that ask the same
@@ -185,6 +252,44 @@ impl Suite {
     }
 }
 
+/// What `suite show` and `suite validate` print.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Suite")]
+pub struct SuiteReport {
+    /// Version of this document's form, 1.
+    pub schema_version: u64,
+    /// Always true: an invalid suite is an error.
+    pub valid: bool,
+    /// SHA-256 of what is asked, whatever the file's layout.
+    pub content_sha256: Sha256Hex,
+    /// SHA-256 of the file.
+    pub file_sha256: Sha256Hex,
+    /// Prompts by class.
+    pub classes: BTreeMap<String, usize>,
+    /// Whether prompts and classes suffice for the final gate.
+    pub fit_for_promotion: bool,
+    /// The suite.
+    pub suite: Suite,
+}
+
+impl SuiteReport {
+    /// About a suite.
+    pub fn of(suite: &Suite) -> Self {
+        let classes: BTreeMap<String, usize> =
+            suite.classes().into_iter().map(|(class, count)| (class.to_owned(), count)).collect();
+        Self {
+            schema_version: 1,
+            valid: true,
+            content_sha256: suite.sha256(),
+            file_sha256: suite.file_sha256,
+            fit_for_promotion: suite.prompts.len() >= gate::PROMOTION_PROMPTS
+                && classes.len() >= gate::PROMOTION_CLASSES,
+            classes,
+            suite: suite.clone(),
+        }
+    }
+}
+
 fn read_prompt(index: usize, item: &Value) -> Result<SuitePrompt, SuiteError> {
     let form = |what: &str| SuiteError::Form { reason: format!("prompt {index}: {what}") };
     let named = |name: &str, default: String| match item.get(name) {
@@ -200,7 +305,7 @@ fn read_prompt(index: usize, item: &Value) -> Result<SuitePrompt, SuiteError> {
         _ => return Err(form("neither a text nor an object")),
     };
     Ok(SuitePrompt {
-        id: named("id", format!("prompt-{index:02}"))?,
+        id: named("id", format!("prompt-{index}"))?,
         prompt_class: named("prompt_class", UNCLASSIFIED.to_owned())?,
         prompt,
     })
@@ -245,7 +350,7 @@ mod tests {
     #[test]
     fn lists_and_objects() {
         let list = read(r#"["a", {"prompt": "b", "id": "second", "prompt_class": "code"}]"#).unwrap();
-        assert_eq!((list.suite_id.as_str(), list.prompts[0].id.as_str()), ("file", "prompt-00"));
+        assert_eq!((list.suite_id.as_str(), list.prompts[0].id.as_str()), ("file", "prompt-0"));
         assert_eq!(
             (list.prompts[0].prompt_class.as_str(), list.prompts[1].prompt_class.as_str()),
             (UNCLASSIFIED, "code")
@@ -268,9 +373,9 @@ mod tests {
         ] {
             assert!(matches!(read(text), Err(SuiteError::Form { .. })), "{text}");
         }
-        assert_eq!(read("[]"), Err(SuiteError::Empty));
+        assert!(matches!(read("[]"), Err(SuiteError::Empty)));
         assert!(matches!(read(r#"["a", " "]"#), Err(SuiteError::EmptyPrompt { index: 1, .. })));
-        assert_eq!(read(r#"["a", "b", "a "]"#), Err(SuiteError::DuplicatePrompt { first: 0, second: 2 }));
+        assert!(matches!(read(r#"["a", "b", "a "]"#), Err(SuiteError::DuplicatePrompt { first: 0, second: 2 })));
         let ids = r#"[{"id": "x", "prompt": "a"}, {"id": "x", "prompt": "b"}]"#;
         assert!(matches!(read(ids), Err(SuiteError::DuplicateId { first: 0, second: 1, .. })));
         assert!(matches!(Suite::from_json(&vec![b' '; Suite::MAX_BYTES + 1], "f"), Err(SuiteError::TooLarge { .. })));

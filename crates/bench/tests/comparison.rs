@@ -4,9 +4,10 @@
 
 mod support;
 
-use b70_bench::{
-    Arm, CompareError, CompareOptions, CompareRun, Comparison, FloorRule, GateReport, Verdict, aa_floor, compare,
-};
+use b70_bench::{CompareError, CompareOptions, CompareRun, Comparison, FloorRule, Verdict, aa_floor, compare};
+use b70_manifest::Sha256Hex;
+use b70_manifest::gate::GateOutcome;
+use b70_manifest::workers::Arm;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use support::{World, row, run};
@@ -87,39 +88,39 @@ fn incomplete_crossovers_are_unqualified() {
     assert_unqualified(&[], "no_runs");
     let whole = runs(4, 1, 0.05);
     let without = |keep: fn(&CompareRun) -> bool| whole.iter().filter(|run| keep(run)).cloned().collect::<Vec<_>>();
+    let on = |run: &CompareRun, cards: [&str; 2]| {
+        run.measured.endpoint.card.is_some_and(|card| cards.contains(&card.to_string().as_str()))
+    };
     // One run of four cards: whatever it shows, it ranks nothing.
-    let one_run = without(|run| run.period == Some(1));
+    let one_run = without(|run| run.measured.period == Some(1));
     assert_unqualified(&one_run, "one_run_never_ranks");
     assert_unqualified(&one_run, "period_missing");
-    assert_unqualified(&without(|run| run.arm == Some(Arm::Control)), "one_arm_only");
+    assert_unqualified(&one_run, "card_lacks_an_arm");
+    assert_unqualified(&without(|run| run.measured.arm == Some(Arm::Control)), "one_arm_only");
     assert_unqualified(&without(|run| run.name != "card2-period1"), "period_missing");
-    assert_unqualified(
-        &without(|run| run.card.as_deref().is_some_and(|card| card == "0000:00:00.0" || card == "0000:02:00.0")),
-        "one_order_only",
-    );
-    assert_unqualified(
-        &without(|run| run.card.as_deref().is_some_and(|card| card == "0000:00:00.0" || card == "0000:01:00.0")),
-        "no_estimate",
-    );
+    let some = |cards: [&str; 2]| whole.iter().filter(|run| on(run, cards)).cloned().collect::<Vec<_>>();
+    assert_unqualified(&some(["0000:00:00.0", "0000:02:00.0"]), "one_sequence_only");
+    assert_unqualified(&some(["0000:00:00.0", "0000:01:00.0"]), "no_estimate");
+    assert_unqualified(&some(["0000:00:00.0", "0000:00:00.0"]), "fewer_than_two_cards");
     let change = |index: usize, change: fn(&mut CompareRun)| {
         let mut changed = whole.clone();
         change(&mut changed[index]);
         changed
     };
-    assert_unqualified(&change(0, |run| run.arm = None), "arm_unknown");
-    assert_unqualified(&change(0, |run| run.card = None), "card_unknown");
-    assert_unqualified(&change(0, |run| run.period = None), "period_unknown");
-    assert_unqualified(&change(0, |run| run.period = Some(0)), "period_unknown");
-    assert_unqualified(&change(0, |run| run.period = Some(2)), "period_ran_twice");
-    assert_unqualified(&change(0, |run| run.arm = Some(Arm::Control)), "card_lacks_an_arm");
-    assert_unqualified(&change(0, |run| run.suite_sha256 = None), "suite_unknown");
-    assert_unqualified(&change(0, |run| run.suite_sha256 = Some("other".to_owned())), "suites_differ");
+    assert_unqualified(&change(0, |run| run.measured.arm = None), "assignment_missing");
+    assert_unqualified(&change(0, |run| run.measured.endpoint.card = None), "assignment_missing");
+    assert_unqualified(&change(0, |run| run.measured.period = None), "assignment_missing");
+    assert_unqualified(&change(0, |run| run.measured.period = Some(0)), "period_missing");
+    assert_unqualified(&change(0, |run| run.measured.period = Some(2)), "period_repeated");
+    assert_unqualified(&change(0, |run| run.measured.arm = Some(Arm::Control)), "card_lacks_an_arm");
+    assert_unqualified(&change(0, |run| run.measured.suite.sha256 = Sha256Hex::of(b"other")), "suites_differ");
+    assert_unqualified(&change(0, |run| run.measured.settings.max_tokens = 128), "settings_differ");
     assert_unqualified(&change(0, |run| run.recipe_sha256 = None), "recipe_unknown");
-    assert_unqualified(&change(0, |run| run.recipe_sha256 = Some("other".to_owned())), "recipes_differ_within_arm");
-    assert_unqualified(&change(0, |run| drop(run.rows.pop())), "prompts_not_paired");
+    assert_unqualified(&change(0, |run| run.recipe_sha256 = Some(Sha256Hex::of(b"x"))), "recipes_differ_within_arm");
+    assert_unqualified(&change(0, |run| drop(run.measured.rows.pop())), "prompts_not_paired");
     assert_unqualified(
         &change(0, |run| {
-            run.screening = GateReport { codes: vec!["cached_tokens_missing".to_owned()], ..GateReport::default() }
+            run.screening = GateOutcome { codes: vec!["cached_count_missing".to_owned()], ..GateOutcome::default() };
         }),
         "run_not_screened",
     );
@@ -131,7 +132,7 @@ fn incomplete_crossovers_are_unqualified() {
 fn an_a_a_comparison_says_so() {
     let mut equal = runs(4, 1, 0.0);
     for run in &mut equal {
-        run.recipe_sha256 = Some("one".to_owned());
+        run.recipe_sha256 = Some(Sha256Hex::of(b"one"));
     }
     let found = verdict(&equal);
     assert!(found.verdict == Verdict::Inconclusive && has(&found, "arms_are_equal"));
@@ -152,9 +153,9 @@ fn cycle_and_burst_ratios_stand_beside_the_rate() {
     let make = |candidate: bool, card: usize, period: usize| {
         let rows = (0..12).map(|prompt| {
             let mut row = row(prompt, if candidate { 55.0 } else { 50.0 } + card as f64);
-            row.cycle_gap_mean_s = Some(0.06);
+            row.extra.insert("burst_gap_s_mean".to_owned(), 0.06.into());
             row.tokens_per_burst = Some(if candidate { 3.3 } else { 3.0 });
-            row.sha256 = if prompt < 9 { "same".to_owned() } else { format!("{candidate}") };
+            row.sha256 = Some(Sha256Hex::of(format!("{}", prompt >= 9 && candidate).as_bytes()));
             row
         });
         run("r", candidate, card, period, rows.collect())

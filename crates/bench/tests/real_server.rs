@@ -1,8 +1,16 @@
-//! Two prompts of the suite against a real llama-server: rows, summary and gates of what really arrives.
+//! Two real llama-servers on loopback with a real model: calibration, gates, HTML, an A/A comparison, a spoiling proxy, a
+//! prompt cache left on, a context too small.
 //!
 //! Gated: `B70_TEST_ALL=1 B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-bench --test real_server`
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failed step is a failed test; a skip is said")]
+
+#[path = "support/fake.rs"]
+mod fake;
+#[path = "../../client/tests/support/mod.rs"]
+mod fault_server;
+#[path = "support/proxy.rs"]
+mod proxy;
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -10,9 +18,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use b70_bench::{Row, RunFacts, RunSummary, Suite, cached_zero, evidence_class, realistic_final, screening};
-use b70_client::{Api, CompletionRequest, Deadlines, Endpoint, Health, Limits, StreamReader, request_id};
+use std::sync::atomic::AtomicBool;
+
+use b70_bench::{
+    CompareOptions, RunStatus, Target, Verdict, compare_files, error_code, html_report, load_folder, load_result,
+    recipe_sha256, text_report,
+};
+use b70_client::{Deadlines, Endpoint, Health};
 use b70_manifest::EvidenceClass;
+use b70_manifest::workers::Arm;
+use fake::{calibration, target};
 
 struct Server(Child);
 
@@ -23,7 +38,8 @@ impl Drop for Server {
     }
 }
 
-fn start() -> Option<(Server, String)> {
+/// A server with a context of `context` tokens, ready; `None` when this test is not asked for.
+fn start(context: u32) -> Option<(Server, String)> {
     if std::env::var_os("B70_TEST_ALL").is_none_or(|value| value != "1") {
         println!("skipped: needs B70_TEST_ALL=1, a llama-server and a model");
         return None;
@@ -38,7 +54,21 @@ fn start() -> Option<(Server, String)> {
     let model = part("B70_TEST_MODEL", "a small GGUF chat model");
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let child = Command::new(binary)
-        .args(["--host", "127.0.0.1", "--port", &port.to_string(), "-c", "2048", "-np", "1", "--cache-ram", "0", "-m"])
+        .args([
+            "--host",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "-c",
+            &context.to_string(),
+            "-t",
+            "1",
+            "-np",
+            "1",
+            "--cache-ram",
+            "0",
+            "-m",
+        ])
         .arg(model)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -57,56 +87,118 @@ fn start() -> Option<(Server, String)> {
     Some((server, url))
 }
 
-#[test]
-fn rows_and_gates_of_a_real_run() {
-    let Some((_server, url)) = start() else { return };
-    let suite = Suite::builtin();
-    let mut endpoint = Endpoint::new(&url).unwrap();
-    let mut rows = Vec::new();
-    for (index, prompt) in suite.prompts.iter().take(2).enumerate() {
-        let tokens = endpoint.tokenize(&prompt.prompt).unwrap().len();
-        let mut request = CompletionRequest::cold(Api::Chat, &prompt.prompt, 110);
-        request.request_id = Some(request_id(&format!("bench-{}-{index:02}-{}", suite.suite_id, prompt.id)));
-        let record = endpoint.stream(&request).unwrap();
-        let row = Row::complete(prompt, index, 0, &record, 100);
-        // The same row once more from the raw bytes.
-        let (again, result) = StreamReader::replay(record.request.clone(), &record.raw, &Limits::default());
-        result.unwrap();
-        let again = Row::complete(prompt, index, 0, &again, 100);
-        assert_eq!(
-            (&again.chunk_offsets_s, again.tok_s_1_100_intervals_after_ttft),
-            (&row.chunk_offsets_s, row.tok_s_1_100_intervals_after_ttft)
-        );
-        println!(
-            "{}: {tokens} prompt tokens, {} events, {:.2} tok/s interval, ttft {:.0} ms",
-            prompt.id,
-            row.chunk_count,
-            row.tok_s_1_100_intervals_after_ttft.unwrap(),
-            row.ttft_s.unwrap() * 1e3
-        );
-        rows.push(row);
-    }
-    let facts = RunFacts {
-        suite_prompt_count: suite.prompts.len(),
-        prompt_classes: suite.prompts.iter().map(|prompt| prompt.prompt_class.clone()).collect(),
-        selected_prompt_ids: rows.iter().map(|row| row.prompt_id.clone()).collect(),
-        max_tokens: 110,
-        metric_window: 100,
-        ignore_eos: false,
-        cache_prompt: Some(false),
-        require_natural_eos: true,
-        requests_before: 0,
-    };
-    let (screened, promoted) = (screening(&facts, &rows), realistic_final(&facts, &rows));
-    assert!(screened.passed, "{screened:?}");
-    assert_eq!(promoted.codes, ["prompt_subset_selected", "fixed_suite_incomplete", "max_tokens_must_equal_512"]);
-    assert_eq!(evidence_class(&screened, &promoted), EvidenceClass::FreshResponseScreening);
-    assert_eq!(RunSummary::of(&rows).tok_s_1_100_intervals_after_ttft.count, 2);
+/// Tokens of an answer: enough for the window.
+const TOKENS: u32 = 101;
 
-    // A server that may reuse a repeated prefix is caught.
-    let prompt = &suite.prompts[1];
-    let mut request = CompletionRequest::cold(Api::Chat, &prompt.prompt, 4);
-    request.cache_prompt = Some(true);
-    let warm = Row::complete(prompt, 1, 0, &endpoint.stream(&request).unwrap(), 100);
-    assert_eq!(cached_zero(std::slice::from_ref(&warm)).codes[0], "cached_tokens_not_zero", "{:?}", warm.usage);
+fn patient(calibration: &mut b70_bench::Calibration, prompts: &[usize]) {
+    calibration.options.max_tokens = TOKENS;
+    calibration.options.deadlines = Deadlines::within(Duration::from_secs(300));
+    calibration.options.selected =
+        Some(prompts.iter().map(|index| calibration.suite.prompts[*index].id.clone()).collect());
+    for target in &mut calibration.targets {
+        target.inputs.hash_model = true;
+    }
+}
+
+#[test]
+fn two_real_endpoints_and_an_a_a_comparison() {
+    let Some((_one, first)) = start(1024) else { return };
+    let Some((_two, second)) = start(1024) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut results = Vec::new();
+    // ABBA on one card, BAAB on the other, with one and the same configuration.
+    for period in 1..=4 {
+        let arm = |card: usize| {
+            let early = matches!(period, 1 | 4);
+            Some(if early == (card == 3) { Arm::Control } else { Arm::Candidate })
+        };
+        let targets = [("one", &first, 3), ("two", &second, 4)].map(|(name, url, card)| Target {
+            arm: arm(card),
+            period: Some(period),
+            ..target(name, url, card)
+        });
+        let mut both = calibration(targets.to_vec(), &folder.path().join(format!("period{period}")));
+        patient(&mut both, &[2, 5]);
+        let report = both.execute(&AtomicBool::new(false), &mut |_| {}).unwrap();
+        assert_eq!(report.status, RunStatus::Passed, "{:?}", report.run.endpoints);
+        for endpoint in &report.run.endpoints {
+            assert_eq!(endpoint.evidence_class, EvidenceClass::FreshResponseScreening);
+            let last = &endpoint.gates["realistic_final"].codes;
+            for code in ["prompt_subset_selected", "max_tokens_must_equal_512", "identity_gate_failed"] {
+                assert!(last.iter().any(|found| found == code), "{last:?}");
+            }
+        }
+        results.extend(load_folder(&both.out).unwrap());
+    }
+    println!("{}", text_report(&results[..2]));
+    for result in &results {
+        assert!(result.verify_report().verified, "{:?}", result.disagreements);
+        let identity = &result.judged.measured().identity;
+        let command = identity.command.as_ref().unwrap();
+        assert!(command.iter().any(|word| word == "--cache-ram") && identity.target_model_sha256.is_some());
+        assert_eq!(result.judged.gates()["identity"].codes, ["build_unidentified", "card_unidentified"]);
+    }
+    let recipes: std::collections::BTreeSet<_> =
+        results.iter().map(|result| recipe_sha256(result.judged.measured()).unwrap()).collect();
+    assert_eq!(recipes.len(), 1, "port and name make no other recipe");
+    let compared = compare_files(&results, &CompareOptions::default()).unwrap();
+    println!("A/A: {} because {:?}", compared.verdict, compared.reasons);
+    assert_ne!(compared.verdict, Verdict::Win, "{:?}", compared.reasons);
+    assert_ne!(compared.verdict, Verdict::Unqualified, "{:?}", compared.reasons);
+    assert!(compared.reasons.iter().any(|reason| reason.starts_with("arms_are_equal")));
+    let html = html_report(&results, Some(&compared));
+    assert!(html.matches("<svg").count() >= 5 && html.contains("Comparison: "));
+}
+
+#[test]
+fn a_prompt_cache_left_on_is_caught() {
+    let Some((_server, url)) = start(1024) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut one = calibration(vec![target("warm", &url, 3)], &folder.path().join("out"));
+    patient(&mut one, &[0, 1]);
+    // Every prompt begins with the same words of the chat's template and of the system message.
+    one.suite.system_prompt = Some("You answer in plain words, at length, and without lists.".to_owned());
+    one.options.request_extra.insert("cache_prompt".to_owned(), true.into());
+    let report = one.execute(&AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert_eq!(report.status, RunStatus::Failed);
+    let result = load_result(&one.out.join("warm.json")).unwrap();
+    let gates = result.judged.gates();
+    assert!(gates["cached_zero"].codes.iter().any(|code| code == "cached_count_not_zero"), "{gates:?}");
+    assert!(gates["realistic_final"].codes.iter().any(|code| code == "prompt_cache_not_disabled"));
+    println!("reused on the second prompt: {:?}", result.judged.measured().rows[1].cached_tokens);
+}
+
+#[test]
+fn a_context_too_small_is_caught_before_and_during() {
+    let Some((_server, url)) = start(256) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let mut one = calibration(vec![target("small", &url, 3)], &folder.path().join("out"));
+    patient(&mut one, &[2]);
+    one.options.max_tokens = 512;
+    let plan = one.plan(&AtomicBool::new(false)).unwrap();
+    assert!(!plan.allowed && plan.endpoints[0].reasons[0].contains("larger -c"), "{plan:?}");
+    // A prompt that fits by the estimate and not in truth.
+    let words = "seven ".repeat(240);
+    one.suite = b70_bench::Suite::from_json(serde_json::json!([words]).to_string().as_bytes(), "long").unwrap();
+    one.options.selected = None;
+    one.options.max_tokens = 60;
+    let report = one.execute(&AtomicBool::new(false), &mut |_| {}).unwrap();
+    assert_eq!(report.status, RunStatus::Failed);
+    let result = load_result(&one.out.join("small.json")).unwrap();
+    let code = error_code(&result.judged.measured().rows[0]);
+    assert!(
+        matches!(code, Some("context_exceeded" | "context_too_small")),
+        "{:?}",
+        result.judged.measured().rows[0].error
+    );
+}
+
+#[test]
+fn the_proxy_before_a_real_server() {
+    let Some((_server, url)) = start(1024) else { return };
+    let count = proxy::classify_all(&url, TOKENS);
+    println!(
+        "{count} of {} faults and controls classified as expected, before a real llama-server",
+        proxy::FAULTS.len()
+    );
 }

@@ -2,7 +2,13 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-use b70_bench::{Arm, CompareRun, GateReport, Row};
+use std::collections::BTreeMap;
+
+use b70_bench::CompareRun;
+use b70_manifest::Sha256Hex;
+use b70_manifest::calibration::{CalibrationRow, Measured};
+use b70_manifest::gate::GateOutcome;
+use b70_manifest::workers::Arm;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::Rng;
 
@@ -56,7 +62,7 @@ impl World {
                     let rows = texts.iter().enumerate().map(|(prompt, text)| {
                         let cycle = self.cycle_sd * normal(random);
                         let acceptance = self.acceptance_sd * normal(random);
-                        row(prompt, (level + text + cycle + acceptance).exp())
+                        quick_row(prompt, (level + text + cycle + acceptance).exp())
                     });
                     runs.push(run(&format!("card{card}-period{period}"), candidate, card, period + 1, rows.collect()));
                 }
@@ -66,26 +72,62 @@ impl World {
     }
 }
 
-pub(crate) fn row(prompt: usize, rate: f64) -> Row {
-    Row {
-        prompt_id: format!("p{prompt}"),
-        prompt_class: format!("class{}", prompt % 6),
-        prompt_sha256: format!("{prompt:02}"),
-        tok_s_1_100_intervals_after_ttft: Some(rate),
-        ..Row::default()
-    }
+/// A row with a rate and nothing else: what the statistics look at.
+pub(crate) fn row(prompt: usize, rate: f64) -> CalibrationRow {
+    let mut row: CalibrationRow = serde_json::from_value(serde_json::json!({
+        "prompt_index": prompt,
+        "prompt_id": format!("p{prompt}"),
+        "prompt_class": format!("class{}", prompt % 6),
+        "prompt_sha256": Sha256Hex::of(&[prompt as u8]),
+        "repeat": 0,
+    }))
+    .unwrap();
+    row.tok_s_1_100_intervals_after_ttft = Some(rate);
+    row
 }
 
-pub(crate) fn run(name: &str, candidate: bool, card: usize, period: usize, rows: Vec<Row>) -> CompareRun {
+// Rows as templates, so that a simulation does not parse JSON for each.
+thread_local! {
+    static TEMPLATES: std::cell::RefCell<BTreeMap<usize, CalibrationRow>> = const { std::cell::RefCell::new(BTreeMap::new()) };
+    static MEASURED: Measured = measured();
+}
+
+fn quick_row(prompt: usize, rate: f64) -> CalibrationRow {
+    TEMPLATES.with_borrow_mut(|templates| {
+        let mut made = templates.entry(prompt).or_insert_with(|| row(prompt, 1.0)).clone();
+        made.tok_s_1_100_intervals_after_ttft = Some(rate);
+        made
+    })
+}
+
+/// A result without rows, made by nobody.
+pub(crate) fn measured() -> Measured {
+    let sha = Sha256Hex::of(b"suite");
+    serde_json::from_value(serde_json::json!({
+        "schema_version": 1,
+        "format": "b70-calibration-result-v1",
+        "endpoint": {"name": "simulated", "url": "http://127.0.0.1:1"},
+        "suite": {"suite_id": "simulated", "version": 1, "sha256": sha, "prompts": []},
+        "settings": {"api": "chat", "max_tokens": 512, "metric_window": 100, "temperature": 0.0, "top_p": 1.0, "seed": 1,
+            "repeats": 1, "warm_up_requests": 0, "endpoints_at_once": 4},
+        "identity": {},
+        "rows": [],
+        "started_unix": 1,
+    }))
+    .unwrap()
+}
+
+pub(crate) fn run(name: &str, candidate: bool, card: usize, period: usize, rows: Vec<CalibrationRow>) -> CompareRun {
+    let mut measured = MEASURED.with(Clone::clone);
+    measured.arm = Some(if candidate { Arm::Candidate } else { Arm::Control });
+    measured.endpoint.card = Some(format!("0000:{card:02x}:00.0").parse().unwrap());
+    measured.period = Some(period as u64);
+    measured.rows = rows;
     CompareRun {
         name: name.to_owned(),
-        arm: Some(if candidate { Arm::Candidate } else { Arm::Control }),
-        card: Some(format!("0000:{card:02x}:00.0")),
-        period: Some(period as u32),
-        suite_sha256: Some("suite".to_owned()),
-        recipe_sha256: Some(if candidate { "candidate" } else { "control" }.to_owned()),
-        screening: GateReport { passed: true, ..GateReport::default() },
-        rows,
+        measured,
+        recipe_sha256: Some(Sha256Hex::of(&[u8::from(candidate)])),
+        screening: GateOutcome { passed: true, ..GateOutcome::default() },
     }
 }
 

@@ -9,6 +9,8 @@ words! {
         CachedCountNotAnInteger = "cached_count_not_an_integer",
         /// A response reused prompt tokens.
         CachedCountNotZero = "cached_count_not_zero",
+        /// The server processed fewer prompt tokens than the prompt has.
+        PromptNotAllProcessed = "prompt_not_all_processed",
         /// There are no rows.
         NoRows = "no_rows",
         /// A selected prompt has no complete row.

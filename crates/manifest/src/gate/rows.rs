@@ -77,6 +77,14 @@ pub(super) fn screening_findings(measured: &Measured) -> Findings {
         if let Some(error) = &row.error {
             findings.add(Code::RowFailed, format!("{place}: {error}"));
         }
+        let processed = row.timings.as_ref().and_then(|timings| timings.get("prompt_n")).and_then(Value::as_u64);
+        if let (Some(processed), Some(prompt)) = (processed, row.prompt_tokens) {
+            findings.check(
+                processed == prompt,
+                Code::PromptNotAllProcessed,
+                format!("{place}: {processed} of {prompt} prompt tokens were processed"),
+            );
+        }
         if !seen.insert((row.prompt_sha256, row.repeat.unwrap_or(0))) {
             findings.add(Code::PromptHashesNotDistinct, format!("{place}: an earlier row has the same prompt"));
         }
