@@ -11,6 +11,6 @@ pub use detect::detect;
 pub use kind::Kind;
 pub use list::{KindEntry, KindList};
 #[cfg(feature = "validate")]
-pub(crate) use read::is_readable;
+pub use read::{Document, DocumentError, MAX_DOCUMENT_BYTES, read, read_text};
 #[cfg(feature = "validate")]
-pub use read::{Document, DocumentError, read, read_text};
+pub(crate) use read::{is_readable, read_bytes};

@@ -1,3 +1,4 @@
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -108,9 +109,27 @@ impl Explain for DocumentError {
     }
 }
 
-/// Reads a document of kind `T`, with every error at once.
+/// The largest document that is read, in bytes; calibrations with every raw offset have a few million.
+pub const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
+
+/// The bytes of a document: of a regular file, which answers at once and ends, and no more than a document may have.
+pub(crate) fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    let refused = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(refused("not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_DOCUMENT_BYTES {
+        return Err(refused(format!("{} bytes, a document has at most {MAX_DOCUMENT_BYTES}", metadata.len())));
+    }
+    Ok(bytes)
+}
+
+/// Reads a document of kind `T` of at most [`MAX_DOCUMENT_BYTES`], with every error at once.
 pub fn read<T: Document>(path: &Path) -> Result<T, DocumentError> {
-    let bytes = std::fs::read(path).map_err(|source| DocumentError::Io { path: path.to_owned(), source })?;
+    let bytes = read_bytes(path).map_err(|source| DocumentError::Io { path: path.to_owned(), source })?;
     let (report, text) = crate::validate::check_bytes(path, &bytes, Some(T::KIND));
     parse(report, text.unwrap_or_default())
 }
