@@ -8,7 +8,7 @@ use b70_admission::{
     AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, HostRoots, How, ModelSource, PrepareAction,
     PrepareRequest, Prepared, PreparedEntries, Reserve, Sha256, Warmed, fingerprint, host_facts,
 };
-use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text};
+use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text, shown};
 use b70_manifest::pack::ToolRecord;
 use b70_procguard::Host;
 
@@ -33,8 +33,8 @@ fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
         } else {
             context.ui.paint(Style::Bad, "not admitted")
         };
-        let role = entry.role.as_deref().unwrap_or("model");
-        text.push_str(&format!("{role} {}: {verdict} ({})\n", entry.key, entry.reason));
+        let role = shown(entry.role.as_deref().unwrap_or("model"));
+        text.push_str(&format!("{role} {}: {verdict} ({})\n", entry.key, shown(&entry.reason)));
         if let Some(path) = &entry.path {
             text.push_str(&format!("  {}  {}\n", path.display(), bytes_text(entry.size_bytes)));
         }
@@ -42,7 +42,7 @@ fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
             text.push_str("  nothing vouches for its digest: it is what was read, no more\n");
         }
         for extra in &entry.extra {
-            text.push_str(&format!("  does not belong there: {}\n", extra.display()));
+            text.push_str(&format!("  does not belong there: {}\n", shown(&extra.display().to_string())));
         }
     }
     text

@@ -6,16 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use b70_admission::{
-    ArtifactError, Error, ModelCache, Progress, RootKind, Sha256, default_root, open_ram_root, open_source,
-    refuse_in_git,
+    ArtifactError, Error, ModelCache, Progress, RootKind, Sha256, default_root, open_ram_root, refuse_in_git,
 };
 use b70_cli::{CliError, Ui};
+use b70_manifest::document::read;
 use b70_manifest::model_pack::{ModelFile, ModelPackManifest};
 
 use crate::{Role, RootArgs, SelectArgs};
-
-/// The largest model-pack manifest that is read.
-const MAX_SPEC_BYTES: u64 = 16 << 20;
 
 pub(crate) struct Context<'a> {
     pub(crate) ui: &'a Ui,
@@ -55,27 +52,11 @@ impl<'a> Context<'a> {
     }
 }
 
-fn read_spec(path: &Path) -> Result<ModelPackManifest, CliError> {
-    let file = open_source(path)?;
-    let len = file.metadata().map_err(|e| CliError::io(path, &e))?.len();
-    if len > MAX_SPEC_BYTES {
-        return Err(CliError::usage("spec", format!("{} has {len} bytes", path.display()))
-            .path(path)
-            .expected(format!("at most {MAX_SPEC_BYTES}")));
-    }
-    let text = std::io::read_to_string(file).map_err(|e| CliError::io(path, &e))?;
-    serde_json::from_str(&text).map_err(|e| {
-        let error = format!("{} is no model-pack manifest: {e}", path.display());
-        let error = if e.is_data() { CliError::check("spec", error) } else { CliError::usage("spec", error) };
-        error.path(path).hint("b70-manifest validate names every error of the file")
-    })
-}
-
 /// The models that the flags name.
 pub(crate) fn select(args: &SelectArgs, default: Role) -> Result<Selection, CliError> {
     let role = args.role.unwrap_or(default);
     if let Some(path) = &args.spec {
-        let spec = read_spec(path)?;
+        let spec: ModelPackManifest = read(path)?;
         let target = |role, file: &ModelFile| Target {
             role: Some(role),
             key: Some(file.sha256),

@@ -415,13 +415,12 @@ fn killed_at_every_step_nothing_half_made_is_admitted() {
             .status()
             .expect("the executable runs");
         assert_eq!(killed.signal(), Some(9), "step {step}");
-        let (code, status) = bench.run(&["status"]);
+        let (_, status) = bench.run(&["status"]);
         for entry in status["entries"].as_array().into_iter().flatten() {
             let path = entry["path"].as_str();
             assert!(path.is_none_or(|path| digest(Path::new(path)).to_string() == sha256), "step {step}: {entry}");
             admitted += u64::from(path.is_some());
         }
-        let _ = code;
         let (code, prepared) = bench.run(&arguments);
         assert_eq!(code, 0, "step {step}: {prepared}");
         assert_eq!(bench.run(&["status"]).0, 0, "step {step}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use b70_admission::{
     FingerprintRequest, HostRoots, Progress, RootKind, default_root, fingerprint, pool, refuse_in_git,
 };
-use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, seconds_text};
+use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, seconds_text, shown};
 use b70_golden::{
     CardChoice, FocusedEvent, FocusedRequest, PrepareOptions, REQUIRED_CASES, SetParameters, text_environment,
 };
@@ -46,7 +46,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
             let host = HostRoots::default();
             let report = fingerprint(&FingerprintRequest::new(runtime, build, &host), &pool, &Progress::NONE)?;
             for reason in &report.reasons {
-                ui.note(&format!("{} {}", ui.paint_error(Style::Warn, "warning:"), text::shown(reason)));
+                ui.note(&format!("{} {}", ui.paint_error(Style::Warn, "warning:"), shown(reason)));
             }
             Some(report.fingerprint.sha256)
         }
@@ -114,7 +114,7 @@ pub(crate) fn focused(ui: &Ui, args: &FocusedArgs) -> Result<Output, CliError> {
     };
     let mut show = |event: FocusedEvent<'_>| match event {
         FocusedEvent::Begins(op, log) => {
-            ui.note(&format!("{} {}, log {}", ui.paint_error(Style::Strong, "test"), text::shown(op), log.display()));
+            ui.note(&format!("{} {}, log {}", ui.paint_error(Style::Strong, "test"), shown(op), log.display()));
         }
         FocusedEvent::Output(bytes) => {
             if !ui.quiet() {
@@ -124,7 +124,7 @@ pub(crate) fn focused(ui: &Ui, args: &FocusedArgs) -> Result<Output, CliError> {
         }
         FocusedEvent::Ended(test) => ui.note(&format!(
             "{}: {} of {} executed tests passed{}",
-            text::shown(&test.op),
+            shown(&test.op),
             test.passed,
             test.executed,
             test.extra

@@ -1,17 +1,11 @@
 //! Results as text.
 
-use b70_cli::{Style, Ui, bytes_text, seconds_text};
+use b70_cli::{Style, Ui, bytes_text, seconds_text, shown};
 use b70_golden::{
     CaseState, CorpusStatus, FocusedReport, ImportReport, PrepareReport, PrepareStatus, SetCheck, TensorReport,
 };
 use b70_manifest::golden::FocusedStatus;
 use serde_json::Value;
-
-/// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
-pub(crate) fn shown(text: &str) -> String {
-    let escaped = text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() });
-    escaped.collect()
-}
 
 fn tensors(tensors: &[TensorReport]) -> String {
     let mut text = String::new();

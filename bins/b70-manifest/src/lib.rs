@@ -168,8 +168,7 @@ fn vscode(write: bool, ui: &Ui) -> Result<Output, CliError> {
 }
 
 fn bring_forward(file: &Path, out: Option<&Path>, ui: &Ui) -> Result<Output, CliError> {
-    let text = std::fs::read_to_string(file).map_err(|error| CliError::io(file, &error))?;
-    let migration = migrate::migrate(file, &text)?;
+    let migration = migrate::migrate_file(file)?;
     let mut remarks = match migration.changes.len() {
         0 => format!("{}: version {} is current, nothing changes", file.display(), migration.to),
         _ => format!("{}: version {} becomes {}", file.display(), migration.from, migration.to),

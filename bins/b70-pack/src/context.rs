@@ -58,19 +58,6 @@ pub(crate) fn spec(path: Option<&Path>) -> Result<Option<ModelPackManifest>, Cli
     path.map(|path| Ok(b70_packset::read_spec(path)?)).transpose()
 }
 
-/// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
-pub(crate) fn shown(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() {
-            out.extend(c.escape_default());
-        } else {
-            out.push(c);
-        }
-    }
-    out
-}
-
 /// The RAM root to use; refused inside a Git work tree unless allowed.
 pub(crate) fn ram_root(ram: &RamArgs, roots: &RootArgs) -> Result<PathBuf, CliError> {
     let root = match &ram.ram_root {
@@ -85,4 +72,11 @@ pub(crate) fn ram_root(ram: &RamArgs, roots: &RootArgs) -> Result<PathBuf, CliEr
 pub(crate) fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
     if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}
+
+/// The name of a variable as a shell takes it.
+pub(crate) fn variable(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let good = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && text.chars().all(plain);
+    if good { Ok(text.to_owned()) } else { Err("expected letters, digits and _, no digit first".to_owned()) }
 }

@@ -127,7 +127,7 @@ pub enum Command {
         #[arg(long)]
         print_env: bool,
         /// Variable of that line.
-        #[arg(long, value_name = "NAME", default_value = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE")]
+        #[arg(long, value_name = "NAME", default_value = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE", value_parser = context::variable)]
         variable: String,
     },
     /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.

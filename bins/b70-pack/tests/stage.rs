@@ -93,6 +93,16 @@ fn print_env_is_one_line_for_a_shell() {
     let ran = common::run(arguments).exits(0);
     let expected = format!("GGML_SYCL_XE2_Q4_M6_PACK_CACHE={}\n", staged.folder().display());
     assert_eq!(ran.stdout, expected);
+    // What a shell would evaluate is that line or nothing.
+    flip(&payload(&staged.lab.set(), 0), 3);
+    flip(&payload(&staged.folder(), 0), 3);
+    let ran = common::run(arguments).exits(1);
+    assert_eq!(ran.stdout, "");
+    assert!(ran.stderr.contains("payload-sha256"), "{ran:#?}");
+    for name in ["", "1A", "A B", "A;true", "A=B", "Ä"] {
+        let ran = common::run(arguments.iter().copied().chain(["--variable", name])).exits(2);
+        assert_eq!(ran.stdout, "", "{name}");
+    }
 }
 
 #[test]

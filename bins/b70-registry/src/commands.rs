@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use b70_admission::{
     Artifact, Document, Error, FingerprintReport, FingerprintRequest, HostRoots, Known, ListedRecords, Progress,
-    RegisterRequest, Registry, RootKind, Sha256, default_root, open_source, refuse_in_git,
+    RegisterRequest, Registry, RootKind, Sha256, default_root, refuse_in_git,
 };
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text};
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text, shown};
+use b70_manifest::document::read;
 use b70_manifest::model_pack::ModelPackManifest;
 
 use crate::RootArgs;
 
-/// The largest model-pack manifest that is read.
-const MAX_SPEC_BYTES: u64 = 16 << 20;
+/// How long a collection waits for whoever registers: writing a record takes milliseconds.
+const GC_WAIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Context<'a> {
     ui: &'a Ui,
@@ -144,25 +145,10 @@ pub(crate) struct RegisterArgs<'a> {
     pub(crate) wait: u64,
 }
 
-fn spec_digest(path: &Path) -> Result<Sha256, CliError> {
-    let file = open_source(path)?;
-    let len = file.metadata().map_err(|e| CliError::io(path, &e))?.len();
-    if len > MAX_SPEC_BYTES {
-        return Err(CliError::usage("spec", format!("{} has {len} bytes", path.display())).path(path));
-    }
-    let text = std::io::read_to_string(file).map_err(|e| CliError::io(path, &e))?;
-    let spec: ModelPackManifest = serde_json::from_str(&text).map_err(|e| {
-        let error = format!("{} is no model-pack manifest: {e}", path.display());
-        let error = if e.is_data() { CliError::check("spec", error) } else { CliError::usage("spec", error) };
-        error.path(path)
-    })?;
-    Ok(spec.source.sha256)
-}
-
 pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterArgs<'_>) -> Result<Output, CliError> {
     let source_model_sha256 = match (args.sha256, args.spec) {
         (Some(sha256), _) => sha256,
-        (None, Some(spec)) => spec_digest(spec)?,
+        (None, Some(spec)) => read::<ModelPackManifest>(spec)?.source.sha256,
         (None, None) => return Err(CliError::usage("usage", "give --spec FILE or --sha256 HEX")),
     };
     let path = root_path(root)?;
@@ -210,11 +196,11 @@ pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Re
     );
     for (what, names) in [("changed", &verdict.changed), ("missing", &verdict.missing), ("added", &verdict.added)] {
         for name in names {
-            text.push_str(&format!("  {what}: {}\n", name.display()));
+            text.push_str(&format!("  {what}: {}\n", shown(&name.display().to_string())));
         }
     }
     for fault in &verdict.record_faults {
-        text.push_str(&format!("  the record: {fault}\n"));
+        text.push_str(&format!("  the record: {}\n", shown(fault)));
     }
     Output::new(&Document::of_registry(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
 }
@@ -227,20 +213,20 @@ pub(crate) fn list(context: &Context<'_>, root: &RootArgs) -> Result<Output, Cli
     let mut text = String::new();
     for listed in &records {
         let Some(record) = &listed.record else {
-            text.push_str(&format!("{}  {}\n", listed.key, listed.fault.as_deref().unwrap_or("no record")));
+            text.push_str(&format!("{}  {}\n", listed.key, shown(listed.fault.as_deref().unwrap_or("no record"))));
             continue;
         };
         let state = match (&listed.fault, listed.artifact_present) {
-            (Some(fault), _) => context.ui.paint(Style::Bad, fault),
+            (Some(fault), _) => context.ui.paint(Style::Bad, &shown(fault)),
             (None, false) => context.ui.paint(Style::Warn, "artifact gone"),
             (None, true) => "present, not verified here".to_owned(),
         };
         text.push_str(&format!(
             "{}  {}  {}  {}  {state}\n",
             listed.key,
-            record.layout,
+            shown(&record.layout),
             bytes_text(record.artifact.size_bytes),
-            record.artifact.path
+            shown(&record.artifact.path)
         ));
     }
     if records.is_empty() {
@@ -261,10 +247,14 @@ pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
         let plan = b70_admission::GcPlan { plan: Vec::new(), kept: 0, executed: execute };
         return Output::ok(&Document::of_registry(plan), "the registry is empty\n");
     };
-    let plan = if execute { registry.gc()? } else { registry.plan_gc()? };
+    let plan = if execute { registry.gc(GC_WAIT)? } else { registry.plan_gc()? };
     let verb = if plan.executed { "removed" } else { "would remove" };
-    let mut text =
-        plan.plan.iter().map(|r| format!("{verb} {}: {}\n", r.path.display(), r.reason)).collect::<Vec<_>>().concat();
+    let mut text = plan
+        .plan
+        .iter()
+        .map(|r| format!("{verb} {}: {}\n", r.path.display(), shown(&r.reason)))
+        .collect::<Vec<_>>()
+        .concat();
     text.push_str(&format!("{} record(s) stay\n", plan.kept));
     if !plan.executed && !plan.plan.is_empty() {
         text.push_str("nothing was removed: add --execute\n");

@@ -124,6 +124,16 @@ pub enum Error {
         /// Bytes found.
         found: u64,
     },
+    /// A document is larger than such a document may be; it was not read.
+    #[error("{} has {found} bytes, expected at most {limit}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The most bytes that are read.
+        limit: u64,
+        /// Bytes found.
+        found: u64,
+    },
     /// A file changed while it was read.
     #[error("{} changed while it was read ({what}); try again when nothing writes it", path.display())]
     ChangedWhileReading {
@@ -278,6 +288,7 @@ impl Error {
             | Self::NoSpace { path, .. }
             | Self::Headroom { path, .. }
             | Self::Size { path, .. }
+            | Self::TooLarge { path, .. }
             | Self::ChangedWhileReading { path, .. }
             | Self::Sha256 { path, .. }
             | Self::ReadBack { path, .. }
@@ -306,6 +317,7 @@ impl Error {
             Self::NoSpace { .. } => "no-space",
             Self::Headroom { .. } => "headroom",
             Self::Size { .. } => "size",
+            Self::TooLarge { .. } => "too-large",
             Self::ChangedWhileReading { .. } => "changed-while-reading",
             Self::Sha256 { .. } => "sha256",
             Self::Mismatches(_) => "mismatches",
@@ -331,6 +343,7 @@ impl Explain for Error {
         }
         match self {
             Self::Size { expected, found, .. } => report.expected(expected).found(found),
+            Self::TooLarge { limit, found, .. } => report.expected(format!("at most {limit} bytes")).found(found),
             Self::Sha256 { expected, found, .. } => report.expected(expected).found(found),
             Self::ReadBack { expected, found, .. } => report.expected(expected).found(found),
             Self::Kind { expected, found, .. } => report.expected(expected).found(found),

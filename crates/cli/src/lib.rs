@@ -51,4 +51,4 @@ pub use error::CliError;
 pub use interrupt::interrupt_flag;
 pub use output::{Output, run, run_from};
 pub use progress::Progress;
-pub use ui::{ColorChoice, Global, HasGlobal, Style, Ui, bytes_text, seconds_text};
+pub use ui::{ColorChoice, Global, HasGlobal, Style, Ui, bytes_text, seconds_text, shown};

@@ -130,6 +130,19 @@ impl Ui {
     }
 }
 
+/// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
+pub fn shown(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
 /// A size in bytes and in binary units: `9375252480 B (8.73 GiB)`.
 pub fn bytes_text(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -153,5 +166,23 @@ pub fn seconds_text(seconds: f64) -> String {
         format!("{seconds:.3} s")
     } else {
         format!("{seconds:.1} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_shown_and_not_obeyed() {
+        assert_eq!(shown("größe \u{1b}[2K\r\nready"), "größe \\u{1b}[2K\\r\\nready");
+    }
+
+    #[test]
+    fn sizes_and_durations() {
+        assert_eq!((bytes_text(1023), bytes_text(1536)), ("1023 B".to_owned(), "1536 B (1.50 KiB)".to_owned()));
+        assert_eq!(bytes_text(u64::MAX), "18446744073709551615 B (16384.00 PiB)");
+        let texts = [0.001_5, 9.999_4, 12.34].map(seconds_text);
+        assert_eq!(texts, ["1.50 ms", "9.999 s", "12.3 s"]);
     }
 }

@@ -171,7 +171,7 @@ pub enum ErrorKind {
     TooLarge {
         /// What was too large.
         what: &'static str,
-        /// The limit, in bytes (for header lines: their number).
+        /// The limit, in bytes (for header lines and events: their number).
         limit: usize,
     },
     /// An HTTP status other than success.
@@ -256,6 +256,13 @@ impl ErrorKind {
         let clean = |text: &mut String| {
             if text.contains(secret) {
                 *text = text.replace(secret, "[api key]");
+            }
+            // An excerpt may end within the key.
+            if let Some(cut) = text.strip_suffix('…') {
+                let part = (4..secret.len()).rev().find(|&n| secret.get(..n).is_some_and(|part| cut.ends_with(part)));
+                if let Some(part) = part {
+                    *text = format!("{}[api key]…", &cut[..cut.len() - part]);
+                }
             }
         };
         match &mut self {
@@ -365,5 +372,20 @@ pub(crate) fn excerpt(text: &str) -> String {
     match text.char_indices().nth(MAX) {
         Some((cut, _)) => format!("{}…", &text[..cut]),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_taken_out_of_what_the_server_said_also_where_the_excerpt_cuts_it() {
+        let key = "sk-0123456789abcdef";
+        for at in [0, 200, 385, 390, 396, 400] {
+            let body = excerpt(&format!("{}{key} and more", "x".repeat(at)));
+            let error = ErrorKind::Status { status: 401, error: None, body }.redact(key);
+            assert!(!format!("{error} {error:?}").contains("sk-0"), "{at}: {error}");
+        }
     }
 }

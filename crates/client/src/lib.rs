@@ -5,7 +5,7 @@
 //! ([`StreamReader::replay`]). Blocking, plain HTTP/1.1 on loopback or a trusted network, one request at a time per
 //! [`Endpoint`], one connection per request.
 //!
-//! # Words
+//! # Vocabulary
 //!
 //! - *offset*: seconds from just before the request's first byte was written. Connecting comes before it and is recorded
 //!   beside it.

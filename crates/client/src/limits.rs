@@ -71,6 +71,8 @@ pub struct Limits {
     pub line: usize,
     /// The data of one event.
     pub event: usize,
+    /// Events of a stream, pings included: a ping of two bytes becomes an entry of a hundred in the record.
+    pub events: usize,
 }
 
 impl Limits {
@@ -79,9 +81,18 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// 64 KiB of head in at most 128 lines, 64 MiB of body, 256 MiB of stream, 8 MiB per line and per event.
+    /// 64 KiB of head in at most 128 lines, 64 MiB of body, 256 MiB of stream, 8 MiB per line and per event, a million
+    /// events.
     fn default() -> Self {
-        Self { head: 64 << 10, headers: 128, body: 64 << 20, stream: 256 << 20, line: 8 << 20, event: 8 << 20 }
+        Self {
+            head: 64 << 10,
+            headers: 128,
+            body: 64 << 20,
+            stream: 256 << 20,
+            line: 8 << 20,
+            event: 8 << 20,
+            events: 1 << 20,
+        }
     }
 }
 

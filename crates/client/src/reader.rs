@@ -162,6 +162,9 @@ impl StreamReader {
         if self.record.done {
             return Ok(());
         }
+        if self.record.events.len() >= self.limits.events {
+            return Err(ErrorKind::TooLarge { what: "the number of events", limit: self.limits.events });
+        }
         let event =
             |kind| StreamEvent { offset_s, kind, content: String::new(), reasoning: String::new(), tokens: Vec::new() };
         let (name, data) = match item {
@@ -285,6 +288,18 @@ mod tests {
         assert_eq!(record.text_offsets(), [0.0, 1.0]);
         assert_eq!(record.first_output_s(), Some(0.0));
         assert_eq!(record.text, "grün");
+    }
+
+    #[test]
+    fn events_are_counted_against_their_limit() {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+        let limits = Limits { events: 3, ..Limits::default() };
+        for (pings, fits) in [(3, true), (4, false)] {
+            let mut reader = StreamReader::new(sent(Api::Chat), &limits);
+            let pushed = reader.push(0.0, format!("{head}{}", ":\n".repeat(pings)).as_bytes());
+            assert_eq!(pushed.is_ok(), fits, "{pings}");
+            assert_eq!(reader.record().events.len(), 3);
+        }
     }
 
     proptest! {

@@ -1,5 +1,6 @@
 //! Strict, zero-copy reader of GGUF directories, and a writer for fixtures.
 //!
+//! # Vocabulary
 //! A GGUF file holds a model for llama.cpp: a *header*, *metadata* (keys with typed values), one *entry*
 //! per tensor, and the *data section* with the tensors' bytes. Header, metadata and entries together are
 //! the *directory*. This crate reads the directory and proves the geometry: every tensor lies inside the
@@ -11,6 +12,7 @@
 //! - [`GgufWriter`] writes files and splits, with data from memory or from a callback.
 //! - [`types`] is the table of ggml's tensor types.
 //!
+//! # Example
 //! ```
 //! use b70_gguf::{Directory, GgufWriter, Value, types};
 //!

@@ -29,6 +29,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Features
+//! `validate`, on by default: [`validate`] checks a document against its schema and rules with every error at once,
+//! `document::read` reads one by it, [`migrate`] and [`editor`] build on it. It compiles a JSON Schema validator; a crate
+//! that only makes documents or parses their types does without.
+//!
 //! # Limits
 //! Canonical JSON has no floats. Types describe form; whether a file's bytes agree with what a document says of them is
 //! decided by `b70-admission` and `b70-packset`.
@@ -38,21 +43,25 @@ pub mod artifact;
 pub mod calibration;
 mod canonical;
 pub mod document;
+#[cfg(feature = "validate")]
 pub mod editor;
 mod evidence;
 pub mod exit;
 pub mod gate;
 pub mod golden;
 mod hex;
+#[cfg(feature = "validate")]
 pub mod migrate;
 pub mod model_pack;
 pub mod pack;
 mod pci;
 mod report;
 pub mod schema;
+#[cfg(feature = "validate")]
 mod span;
 pub mod state;
 mod time;
+#[cfg(feature = "validate")]
 pub mod validate;
 mod words;
 pub mod workers;

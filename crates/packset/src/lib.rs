@@ -66,6 +66,7 @@ mod set;
 mod source;
 mod spec;
 mod stage;
+mod sums;
 mod trust;
 mod unpack;
 mod verify;

@@ -1,13 +1,11 @@
 use std::path::Path;
 
-use b70_cli::{CliError, Output, Style, Ui, bytes_text};
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, shown};
 use b70_packset::SetState;
-
-use crate::context::shown;
 
 pub(crate) fn list(ui: &Ui, cache_root: &Path) -> Result<Output, CliError> {
     let list = b70_packset::list(cache_root)?;
-    let mut text = format!("{} sets under {}\n", list.sets.len(), list.cache_root.display());
+    let mut text = format!("{} set(s) under {}\n", list.sets.len(), list.cache_root.display());
     for row in &list.sets {
         let state = match row.status {
             SetState::Ready => ui.paint(Style::Good, "ready"),

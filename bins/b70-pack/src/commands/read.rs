@@ -1,12 +1,12 @@
 use std::path::Path;
 
 use b70_admission::Progress;
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag};
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, shown};
 use b70_manifest::Sha256Hex;
 use b70_packset::{InspectStatus, Inspection, Model, Plan};
 use b70_xe2pack::Xe2DpasV2;
 
-use crate::context::{self, shown};
+use crate::context;
 
 pub(crate) fn inspect(ui: &Ui, model: &Path, plan: &str) -> Result<Output, CliError> {
     let layout = Xe2DpasV2::new();

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use b70_admission::Progress;
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text};
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
 use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
 use b70_xe2pack::Xe2DpasV2;
@@ -23,11 +23,17 @@ pub(crate) struct StageArgs<'a> {
 pub(crate) fn stage_ram(ui: &Ui, args: &StageArgs<'_>) -> Result<Output, CliError> {
     let set = context::set(args.cache_root, args.key)?;
     let report = with_options(ui, args, |options| b70_packset::stage_ram(&set, &Xe2DpasV2::new(), options))?;
-    if args.print_env && report.status == VerifyStatus::Ready {
-        let line = format!("{}={}", args.variable, context::shell_word(&report.stage.display().to_string()));
-        return Output::ok(&report, line);
+    if !args.print_env {
+        return finish(ui, &report);
     }
-    finish(ui, &report)
+    // What goes to standard output is evaluated by a shell: the line, or nothing.
+    let mut output = finish(ui, &report)?;
+    if report.status == VerifyStatus::Ready {
+        output.text = format!("{}={}", args.variable, context::shell_word(&report.stage.display().to_string()));
+    } else {
+        ui.error(&std::mem::take(&mut output.text));
+    }
+    Ok(output)
 }
 
 pub(crate) fn stage_validate(ui: &Ui, args: &StageArgs<'_>, deep: bool) -> Result<Output, CliError> {
@@ -96,7 +102,7 @@ fn text(ui: &Ui, report: &StageReport) -> String {
         bytes_text(report.available_bytes)
     );
     for failure in &report.details {
-        text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, &failure.code), failure.detail));
+        text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, &shown(&failure.code)), shown(&failure.detail)));
     }
     for reason in &report.reasons {
         text.push_str(&format!("  {} {reason}\n", ui.paint(Style::Warn, "note:")));

@@ -6,12 +6,14 @@
 //! A copy in memory makes starts faster. It says nothing of generation speed, and nothing measured on it is evidence:
 //! entries carry the class `development-initialization-only`.
 
+mod document;
 mod drop;
 mod entry;
 mod prepare;
 mod residency;
 mod source;
 mod staging;
+mod transfer;
 mod warm;
 
 use std::path::{Path, PathBuf};

@@ -1,36 +1,26 @@
 //! Making the copy: one pass that copies and hashes, into a hidden folder that gets its name only when it is proven.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use b70_manifest::pack::ToolRecord;
-use b70_manifest::{EvidenceClass, NeverEligible, unix_now};
-use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
 
+use super::document::IDENTITY;
 use super::entry::{
-    FILES, Opened, SHA256_STATUS, ShardRecord, UNVOUCHED, bindings, faults, renew_admission, store_receipt, subject,
-    subject_of, write_entry,
+    Opened, SHA256_STATUS, UNVOUCHED, bindings, faults, renew_admission, store_receipt, subject, write_entry,
 };
 use super::staging::{self, StagingReport};
-use super::{ENTRY_FORMAT, ModelCache, ModelSource, RECEIPT_NAME, constant, model_sha256};
-use crate::digest::{Content, Sha256};
-use crate::documents::{
-    ArtifactError, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known,
-};
+use super::transfer::{copy_files, prove_copy, unchanged};
+use super::{ModelCache, ModelSource, RECEIPT_NAME, constant, model_sha256};
+use crate::digest::Sha256;
+use crate::documents::{ArtifactError, CacheEntry, Fingerprint, HostFacts};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::headroom::{HostPaths, headroom};
-use crate::identity::{Boot, FileIdentity, FileSystem, Scope};
-use crate::path::{RelPath, Root};
-use crate::publish::{DirOutcome, OnExisting, StagingDir, TempFile, sweep_orphans};
-use crate::receipt::{
-    DirectoryHint, Evidence, Expected, How, RULE, Reason, Receipt, ReceiptFile, Trust, Verdict, admit,
-};
-
-/// Key in [`CacheCopy::extra`] under which the source's identity is kept when nothing vouches for its digest.
-const IDENTITY: &str = "identity";
+use crate::identity::{FileIdentity, Scope};
+use crate::path::Root;
+use crate::publish::{DirOutcome, StagingDir, sweep_orphans};
+use crate::receipt::{How, Reason, Receipt, Trust, Verdict, admit};
 
 /// How much space must stay free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -300,70 +290,6 @@ impl ModelCache {
             metadata: opened.entry,
         })
     }
-
-    fn entry(
-        &self,
-        request: &PrepareRequest<'_>,
-        key: &Sha256,
-        contents: &[(RelPath, Content)],
-        copy_seconds: f64,
-        staged: &Root,
-    ) -> Result<CacheEntry, ArtifactError> {
-        let now = unix_now();
-        let size = request.source.size();
-        let first = &contents[0].0;
-        let stat = staged.stat(first)?;
-        let (mut source_extra, mut cached_extra) = (Map::new(), Map::new());
-        if contents.len() > 1 || first.as_str().is_none() {
-            let files: Vec<ShardRecord> = contents
-                .iter()
-                .map(|(name, c)| ShardRecord { name: name.clone(), sha256: c.sha256, size_bytes: c.size })
-                .collect();
-            let files = to_value(&files);
-            source_extra.insert(FILES.to_owned(), files.clone());
-            cached_extra.insert(FILES.to_owned(), files);
-        }
-        if request.sha256.is_none() {
-            let identities: Vec<_> = request.source.files.iter().map(|f| f.identity).collect();
-            source_extra.insert(SHA256_STATUS.to_owned(), UNVOUCHED.into());
-            source_extra.insert(IDENTITY.to_owned(), to_value(&identities));
-        }
-        let copy = |path: &std::path::Path, extra| CacheCopy {
-            path: path.to_string_lossy().into_owned(),
-            sha256: *key,
-            size_bytes: size,
-            extra,
-        };
-        let cached_path = self.entry_path(key).join(first.as_path());
-        Ok(CacheEntry {
-            schema_version: 1,
-            format: ENTRY_FORMAT.to_owned(),
-            evidence_class: EvidenceClass::DevelopmentInitializationOnly,
-            promotion_eligible: NeverEligible,
-            role: request.role.to_owned(),
-            source: copy(request.source.path(), source_extra),
-            cached: copy(&cached_path, cached_extra),
-            created_unix: now,
-            created_utc: None,
-            copy_seconds,
-            copy_mib_per_second: size as f64 / f64::from(1 << 20) / copy_seconds.max(1e-9),
-            packing_tool: request.packing_tool.cloned(),
-            runtime: Some(runtime(request.build)),
-            driver: Some(driver(request.host)),
-            target_architecture: Some(target(request)),
-            kernel_abi: Some("gguf-byte-stream-v1".to_owned()),
-            layout: Some("original-gguf-no-offline-reorder".to_owned()),
-            admission: CacheAdmission {
-                sha256: *key,
-                size_bytes: size,
-                mtime_ns: stat.mtime_ns,
-                ctime_ns: stat.ctime_ns,
-                verified_unix: now,
-                extra: Map::new(),
-            },
-            extra: Map::new(),
-        })
-    }
 }
 
 fn reuse(
@@ -400,131 +326,4 @@ enum Existing {
     None,
     Damaged(String),
     Good(Box<Opened>, Trust, Vec<Reason>),
-}
-
-fn to_value<T: Serialize>(value: &T) -> Value {
-    serde_json::to_value(value).expect("it has string keys only")
-}
-
-fn runtime(build: Option<&Fingerprint>) -> CacheRuntime {
-    let absent = CacheRuntime {
-        commit: Known::Absent,
-        dirty: Known::Absent,
-        dirty_patch_sha256: Known::Absent,
-        extra: Map::new(),
-    };
-    build.map_or(absent, |build| CacheRuntime {
-        commit: build.runtime.commit.clone(),
-        dirty: build.runtime.dirty.clone(),
-        dirty_patch_sha256: build.runtime.dirty_patch_sha256.clone(),
-        extra: Map::new(),
-    })
-}
-
-fn driver(host: Option<&HostFacts>) -> Map<String, Value> {
-    let (kernel, packages) =
-        host.map_or((json!("unknown"), json!("unknown")), |host| (to_value(&host.kernel), to_value(&host.packages)));
-    Map::from_iter([("kernel".to_owned(), kernel), ("packages".to_owned(), packages)])
-}
-
-fn target(request: &PrepareRequest<'_>) -> String {
-    let built = request.build.map(|build| match &build.target_architecture {
-        Known::Value(target) => target.as_str(),
-        Known::Absent => "absent",
-        Known::Unknown => "unknown",
-    });
-    request.target_architecture.or(built).unwrap_or("absent").to_owned()
-}
-
-/// Copies every file, several shards at once over the pool.
-fn copy_files(request: &PrepareRequest<'_>, staged: &StagingDir, how: &How<'_>) -> Result<Vec<(RelPath, Content)>> {
-    let files = &request.source.files;
-    // Of one file the model's digest is the file's own, so that wrong bytes are refused before they are read back.
-    let expected = if files.len() == 1 { request.sha256 } else { None };
-    how.pool.install(|| {
-        files
-            .par_iter()
-            .map(|file| {
-                let mut temp = TempFile::create(staged.root())?;
-                temp.reserve(file.identity.size)?;
-                temp.copy_from(&file.file, &file.path, file.identity.size, &how.progress)?;
-                if let (Some(expected), Some(found)) = (expected, temp.sha256_so_far())
-                    && expected != found
-                {
-                    return Err(Error::Sha256 { path: file.path.clone(), expected, found });
-                }
-                let published = temp.commit(&file.name, 0o444, OnExisting::Fail, expected, &how.progress)?;
-                Ok((file.name.clone(), published.content))
-            })
-            .collect()
-    })
-}
-
-/// Without a digest to hold it against, the copy is worth as much as the certainty that nobody wrote meanwhile.
-fn unchanged(source: &ModelSource) -> Result<()> {
-    for file in &source.files {
-        let now = FileIdentity::of(&file.file, &file.path)?;
-        if let Some(change) = file.identity.differences(&now, Scope::Disk).first() {
-            return Err(Error::ChangedWhileReading { path: file.path.clone(), what: change.to_string() });
-        }
-    }
-    Ok(())
-}
-
-/// Issues the receipt of a fresh copy. Its SHA-256 was computed while it was written; what the rule wants besides is
-/// one reading between two lease probes, for which BLAKE3 over all cores is enough.
-fn prove_copy(
-    folder: &Root,
-    key: &Sha256,
-    contents: &[(RelPath, Content)],
-    how: &How<'_>,
-) -> Result<Vec<Reason>, ArtifactError> {
-    let files: Vec<Expected> = contents
-        .iter()
-        .map(|(name, c)| Expected { name: name.clone(), size: c.size, sha256: Some(c.sha256) })
-        .collect();
-    let bindings = bindings(key);
-    let subject = subject_of(folder, &files, &bindings);
-    let silent = How { progress: how.progress.silent(), ..*how };
-    let admission = admit(&subject, Ok(claim(&subject, contents)?), &silent)?;
-    if !admission.is_admitted() {
-        return Err(Error::Mismatches(admission.changed).into());
-    }
-    match admission.refreshed {
-        Some(receipt) => {
-            store_receipt(folder, Verdict::Trusted(receipt))?;
-            Ok(Vec::new())
-        }
-        None => Ok(admission.reasons),
-    }
-}
-
-/// A receipt that no inode can satisfy: it carries the digests, and every file must be read to be believed.
-fn claim(subject: &crate::receipt::Subject<'_>, contents: &[(RelPath, Content)]) -> Result<Receipt> {
-    let folder = FileIdentity::of(subject.root, subject.root.path())?;
-    let mut listed = Vec::with_capacity(contents.len());
-    for (name, content) in contents {
-        let mut identity = subject.root.stat(name)?;
-        identity.ino = !identity.ino;
-        listed.push(ReceiptFile {
-            name: name.clone(),
-            sha256: content.sha256,
-            blake3: content.blake3,
-            identity,
-            evidence: Evidence::None,
-        });
-    }
-    Ok(Receipt {
-        schema_version: 2,
-        format: subject.format.to_owned(),
-        rule: RULE.to_owned(),
-        bindings: BTreeMap::clone(subject.bindings),
-        boot: Boot::now()?,
-        filesystem: FileSystem::of(subject.root, subject.root.path())?,
-        fine_stamps: false,
-        directory: DirectoryHint { ino: folder.ino, mtime_ns: folder.mtime_ns, ctime_ns: folder.ctime_ns },
-        files: listed,
-        validated_bytes: 0,
-        checksum_blake3: crate::digest::Blake3([0; 32]),
-    })
 }

@@ -228,6 +228,11 @@ fn binaries(
     let mut present: Vec<(String, PathBuf)> = Vec::new();
     for name in names {
         let path = if name.contains('/') { build.join(&name) } else { build.join("bin").join(&name) };
+        if let Err(error) = crate::path::RelPath::new(&name) {
+            let pointer = format!("/binaries/{}", token(&name));
+            built.binaries.insert(name, doubts.settle(&pointer, Err(error.to_string())));
+            continue;
+        }
         match path.metadata() {
             Ok(metadata) if metadata.is_file() => present.push((name, path)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(super) fn run<A: AsRef<OsStr>>(
     }
     command.env("LC_ALL", "C").envs(extra.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A group of its own, so that a helper it started cannot hold the pipes beyond the deadline.
+    command.process_group(0);
     let start = Instant::now();
     let mut child = command.spawn().map_err(|e| format!("{program} cannot be started: {e}"))?;
     let (Some(mut stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
@@ -63,8 +66,11 @@ pub(super) fn run<A: AsRef<OsStr>>(
                 Ok(None) => {}
             }
             if start.elapsed() >= deadline {
-                // Our own child, by its handle.
-                let _ = child.kill();
+                // Our own child, not yet collected, and the group it leads: nobody else can have the number.
+                let _ = rustix::process::kill_process_group(
+                    rustix::process::Pid::from_child(&child),
+                    rustix::process::Signal::KILL,
+                );
                 let _ = child.wait();
                 break Err(format!("{program} took longer than {} s", deadline.as_secs_f64()));
             }
@@ -80,5 +86,20 @@ pub(super) fn run<A: AsRef<OsStr>>(
     } else {
         let line = errors.lines().next().unwrap_or_default().to_owned();
         Err(format!("{program} ended with {status}{}{line}", if line.is_empty() { "" } else { ": " }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_helper_that_holds_the_pipes_is_ended_with_its_program() {
+        let start = Instant::now();
+        let deadline = Duration::from_millis(200);
+        let script = ["-c", "sleep 60 & sleep 60"];
+        let error = run("sh", &script, Path::new("/"), &[], deadline, &mut |_| {}).expect_err("it takes too long");
+        assert!(error.contains("took longer than 0.2 s"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(30), "the background sleep was waited for");
     }
 }

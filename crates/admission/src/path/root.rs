@@ -380,13 +380,13 @@ pub fn open_source(path: impl AsRef<Path>) -> Result<File> {
 pub(crate) fn read_bounded(file: &File, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let len = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
     if len > limit {
-        return Err(Error::Size { path: path.to_path_buf(), expected: limit, found: len });
+        return Err(Error::TooLarge { path: path.to_path_buf(), limit, found: len });
     }
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(&mut std::io::Read::take(file, limit + 1), &mut bytes)
         .map_err(|e| Error::io("read", path, e))?;
     if bytes.len() as u64 > limit {
-        return Err(Error::Size { path: path.to_path_buf(), expected: limit, found: bytes.len() as u64 });
+        return Err(Error::TooLarge { path: path.to_path_buf(), limit, found: bytes.len() as u64 });
     }
     Ok(bytes)
 }

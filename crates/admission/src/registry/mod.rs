@@ -6,10 +6,12 @@
 //! reordered weights.
 
 mod artifact;
+mod outcome;
+mod record;
 mod store;
+mod verify;
 
 pub use artifact::{Artifact, folder_sha256};
-pub use store::{
-    GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry, RegistryVerdict,
-    pack_key,
-};
+pub use outcome::{GcPlan, GcRecord, Listed, RegisterOutcome, Registered, RegistryVerdict};
+pub use record::{REGISTRY_FORMAT, pack_key};
+pub use store::{RegisterRequest, Registry};

@@ -1,29 +1,23 @@
-//! The records.
+//! The folder of records: reading, registering, listing, collecting.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_manifest::model_pack::Revision;
 use b70_manifest::{EvidenceClass, NeverEligible, unix_now};
-use serde::Serialize;
 use serde_json::Map;
 
-use super::artifact::{Artifact, Found, folder_sha256, recorded_name};
-use crate::digest::{Hasher, Sha256, What};
+use super::artifact::Artifact;
+use super::outcome::{GcPlan, GcRecord, Listed, RegisterOutcome, Registered};
+use super::record::{BINDING, REGISTRY_FORMAT, pack_key, record_faults, same_but_for_time};
+use crate::digest::Sha256;
 use crate::documents::{ArtifactError, RegisteredArtifact, RegistryRecord};
 use crate::error::{Error, Result};
-use crate::lock::lock;
+use crate::lock::{LockGuard, lock};
 use crate::path::{EntryKind, RelPath, Root};
 use crate::progress::Progress;
 use crate::publish::{replace_bytes, sweep_orphans};
 use crate::roots::open_or_create;
-
-/// Format of a record.
-pub const REGISTRY_FORMAT: &str = "qwen27-b70-offline-pack-registry-v1";
-
-/// What registering does not promise: no loader binds the artifact by itself.
-const BINDING: &str = "external-artifact-registered-loader-binding-required";
 
 /// Name of a record's document.
 const RECORD_NAME: &str = "manifest.json";
@@ -33,22 +27,6 @@ const MAX_RECORD_BYTES: u64 = 64 << 20;
 
 fn constant(name: &str) -> RelPath {
     RelPath::new(name).expect("the constant follows the grammar")
-}
-
-/// The key of a record: SHA-256 of model digest, packer revision, layout and artifact digest, joined by NUL bytes; the
-/// digests as 64 lower-case hex digits.
-pub fn pack_key(source_model: &Sha256, packer_revision: &str, layout: &str, artifact: &Sha256) -> Sha256 {
-    let mut hasher = Hasher::new(What::Sha256);
-    for (i, part) in [source_model.to_string().as_str(), packer_revision, layout, artifact.to_string().as_str()]
-        .into_iter()
-        .enumerate()
-    {
-        if i > 0 {
-            hasher.update(&[0]);
-        }
-        hasher.update(part.as_bytes());
-    }
-    hasher.finish().sha256.expect("SHA-256 was asked for")
 }
 
 /// What to register.
@@ -66,101 +44,6 @@ pub struct RegisterRequest<'a> {
     pub kernel_abi: &'a str,
     /// Fingerprint of the build it was made for.
     pub build_fingerprint_sha256: Option<Sha256>,
-}
-
-/// What registering did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum RegisterOutcome {
-    /// The record is new.
-    Created,
-    /// The same record was there already.
-    Kept,
-    /// The record was there for another place or build and now names this one.
-    Updated,
-    /// The record was damaged and has been replaced.
-    Repaired,
-}
-
-/// A registered artifact.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
-pub struct Registered {
-    /// Always `admitted`: every byte was read.
-    pub status: &'static str,
-    /// The record's key.
-    pub key: Sha256,
-    /// Path of the record.
-    #[serde(serialize_with = "crate::documents::lossy::path")]
-    pub manifest: PathBuf,
-    /// What was done.
-    pub outcome: RegisterOutcome,
-    /// The record.
-    pub record: RegistryRecord,
-}
-
-/// Outcome of [`Registry::verify`].
-#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
-pub struct RegistryVerdict {
-    /// `admitted` or `failed`.
-    pub status: &'static str,
-    /// The record's key.
-    pub key: Sha256,
-    /// The artifact.
-    #[serde(serialize_with = "crate::documents::lossy::path")]
-    pub artifact: PathBuf,
-    /// Files with other bytes, or something else in a file's place; relative to the artifact.
-    #[serde(serialize_with = "crate::documents::lossy::list")]
-    pub changed: Vec<PathBuf>,
-    /// Files that are gone.
-    #[serde(serialize_with = "crate::documents::lossy::list")]
-    pub missing: Vec<PathBuf>,
-    /// Files, links and special files that are new.
-    #[serde(serialize_with = "crate::documents::lossy::list")]
-    pub added: Vec<PathBuf>,
-    /// One sentence for each of them.
-    pub details: Vec<String>,
-    /// What the record itself contradicts.
-    pub record_faults: Vec<String>,
-    /// Files that were read.
-    pub checked_files: usize,
-    /// Bytes that were read.
-    pub checked_bytes: u64,
-    /// Seconds it took.
-    pub seconds: f64,
-}
-
-/// A record in a list.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
-pub struct Listed {
-    /// The record's key.
-    pub key: Sha256,
-    /// Whether the record can be used, and why not.
-    pub fault: Option<String>,
-    /// Whether something is at the artifact's place; its bytes were not looked at.
-    pub artifact_present: bool,
-    /// The record, when it can be read.
-    pub record: Option<RegistryRecord>,
-}
-
-/// A record in a plan to collect.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub struct GcRecord {
-    /// The record's folder.
-    #[serde(serialize_with = "crate::documents::lossy::path")]
-    pub path: PathBuf,
-    /// Why nothing is lost with it.
-    pub reason: String,
-}
-
-/// What a collection would remove: records whose artifact is gone or that cannot be read. Payload is never touched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
-pub struct GcPlan {
-    /// The records.
-    pub plan: Vec<GcRecord>,
-    /// Records that stay.
-    pub kept: usize,
-    /// Whether it was carried out.
-    pub executed: bool,
 }
 
 /// A folder of records, `<root>/packs/<key>/manifest.json`.
@@ -191,6 +74,14 @@ impl Registry {
     /// Path of a record.
     pub fn record_path(&self, key: &Sha256) -> PathBuf {
         self.packs.path().join(key.to_string()).join(RECORD_NAME)
+    }
+
+    fn lock(&self, holder: &str, wait: Duration) -> Result<Option<LockGuard>> {
+        match lock(&self.packs, &constant(".lock"), holder, wait, &Progress::NONE) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(Error::LockUnsupported { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     fn folder(&self, key: &Sha256) -> Result<Root, ArtifactError> {
@@ -262,11 +153,7 @@ impl Registry {
             binding_status: BINDING.to_owned(),
             extra: Map::new(),
         };
-        let _lock = match lock(&self.packs, &constant(".lock"), "b70-registry register", wait, &Progress::NONE) {
-            Ok(guard) => Some(guard),
-            Err(Error::LockUnsupported { .. }) => None,
-            Err(e) => return Err(e.into()),
-        };
+        let _lock = self.lock("b70-registry register", wait)?;
         let outcome = match self.show(&key) {
             Err(ArtifactError::NotThere { .. }) => RegisterOutcome::Created,
             Err(ArtifactError::Document { .. }) => RegisterOutcome::Repaired,
@@ -287,47 +174,6 @@ impl Registry {
 
     fn registered(&self, key: Sha256, outcome: RegisterOutcome, record: RegistryRecord) -> Registered {
         Registered { status: "admitted", key, manifest: self.record_path(&key), outcome, record }
-    }
-
-    /// Reads the artifact again and compares every file with the record.
-    pub fn verify(
-        &self,
-        key: &Sha256,
-        pool: &rayon::ThreadPool,
-        progress: &Progress<'_>,
-    ) -> Result<RegistryVerdict, ArtifactError> {
-        let start = std::time::Instant::now();
-        let record = self.show(key)?;
-        let path = PathBuf::from(&record.artifact.path);
-        let mut verdict = RegistryVerdict {
-            status: "failed",
-            key: *key,
-            artifact: path.clone(),
-            changed: Vec::new(),
-            missing: Vec::new(),
-            added: Vec::new(),
-            details: Vec::new(),
-            record_faults: record_faults(&record, key),
-            checked_files: 0,
-            checked_bytes: 0,
-            seconds: 0.0,
-        };
-        // Why not is already among the record's faults.
-        let Ok(listed) = recorded_files(&record) else { return Ok(verdict) };
-        match Found::look(&path) {
-            Ok(found) => compare(&found, listed, pool, progress, &mut verdict)?,
-            Err(Error::Missing { .. }) => {
-                verdict.missing = listed.into_keys().map(|name| name.as_path().to_path_buf()).collect();
-                verdict.details.push(format!("{} is gone", path.display()));
-            }
-            Err(e) => return Err(e.into()),
-        }
-        let clean = verdict.changed.is_empty() && verdict.missing.is_empty() && verdict.added.is_empty();
-        if clean && verdict.record_faults.is_empty() {
-            verdict.status = "admitted";
-        }
-        verdict.seconds = start.elapsed().as_secs_f64();
-        Ok(verdict)
     }
 
     fn entries(&self) -> Result<Vec<(PathBuf, Option<Sha256>)>> {
@@ -382,8 +228,10 @@ impl Registry {
         Ok(plan)
     }
 
-    /// Carries a collection out, after looking again.
-    pub fn gc(&self) -> Result<GcPlan, ArtifactError> {
+    /// Carries a collection out, after looking again under the registry's lock: a record that is being registered or
+    /// repaired meanwhile is not taken for an unreadable one.
+    pub fn gc(&self, wait: Duration) -> Result<GcPlan, ArtifactError> {
+        let _lock = self.lock("b70-registry gc", wait)?;
         let mut plan = self.plan_gc()?;
         for record in &plan.plan {
             if let Some(name) = record.path.file_name() {
@@ -395,102 +243,23 @@ impl Registry {
     }
 }
 
-fn same_but_for_time(old: &RegistryRecord, new: &RegistryRecord) -> bool {
-    let mut old = old.clone();
-    old.created_unix = new.created_unix;
-    old.created_utc.clone_from(&new.created_utc);
-    old == *new
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn recorded_files(record: &RegistryRecord) -> Result<BTreeMap<RelPath, (Sha256, u64)>, String> {
-    let artifact = &record.artifact;
-    if artifact.files.is_empty() {
-        // One file, as some records have it.
-        let name = Path::new(&artifact.path).file_name().ok_or("the artifact's path has no name")?;
-        let name = RelPath::new(name).map_err(|e| e.to_string())?;
-        return Ok(BTreeMap::from([(name, (artifact.sha256, artifact.size_bytes))]));
+    #[test]
+    fn a_collection_waits_for_whoever_registers() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let registry = Registry::create(scratch.path()).expect("a registry");
+        // What a register that is under way looks like: a folder, and no record yet.
+        let folder = scratch.path().join("packs").join("0".repeat(64));
+        std::fs::create_dir(&folder).expect("made");
+        let held = registry.lock("b70-registry register", Duration::ZERO).expect("free").expect("supported");
+        let refused = registry.gc(Duration::ZERO).expect_err("somebody registers");
+        assert!(matches!(refused, ArtifactError::Admission(Error::LockTimeout { .. })), "{refused}");
+        assert!(folder.exists());
+        drop(held);
+        assert!(registry.gc(Duration::ZERO).expect("free").executed);
+        assert!(!folder.exists());
     }
-    let mut files = BTreeMap::new();
-    for file in &artifact.files {
-        let name = recorded_name(file)?;
-        if files.insert(name, (file.sha256, file.size_bytes)).is_some() {
-            return Err(format!("{} is listed twice", file.path));
-        }
-    }
-    Ok(files)
-}
-
-/// A record is a claim: its key and its digest must follow from the rest of it.
-fn record_faults(record: &RegistryRecord, key: &Sha256) -> Vec<String> {
-    let mut faults = Vec::new();
-    let artifact = &record.artifact;
-    if record.key != *key {
-        faults.push(format!("its key is {}, its folder says {key}", record.key));
-    }
-    let computed =
-        pack_key(&record.source_model_sha256, &record.packer_revision.to_string(), &record.layout, &artifact.sha256);
-    if computed != record.key {
-        faults.push(format!("its key is {}, its fields give {computed}", record.key));
-    }
-    match recorded_files(record) {
-        Err(why) => faults.push(why),
-        Ok(files) => {
-            let single = files.len() == 1 && files.values().next().is_some_and(|f| f.0 == artifact.sha256);
-            let folder = folder_sha256(files.iter().map(|(name, (sha256, _))| (name, *sha256)));
-            if !single && folder != artifact.sha256 {
-                faults.push(format!("its artifact digest is {}, its files give {folder}", artifact.sha256));
-            }
-            let sum = files.values().try_fold(0_u64, |sum, f| sum.checked_add(f.1));
-            if sum != Some(artifact.size_bytes) {
-                faults.push("the sizes of its files do not add up to artifact.size_bytes".to_owned());
-            }
-        }
-    }
-    if record.binding_status != BINDING {
-        faults.push(format!("binding_status is {:?}; no loader binding can be claimed here", record.binding_status));
-    }
-    faults
-}
-
-fn compare(
-    found: &Found,
-    mut listed: BTreeMap<RelPath, (Sha256, u64)>,
-    pool: &rayon::ThreadPool,
-    progress: &Progress<'_>,
-    verdict: &mut RegistryVerdict,
-) -> Result<(), ArtifactError> {
-    for (name, result) in found.hash(pool, progress)? {
-        let path = name.as_path().to_path_buf();
-        match (listed.remove(&name), result) {
-            (None, _) => {
-                verdict.details.push(format!("{name} is new"));
-                verdict.added.push(path);
-            }
-            (Some(_), Err(why)) => {
-                verdict.details.push(format!("{name}: {why}"));
-                verdict.changed.push(path);
-            }
-            (Some((sha256, size)), Ok((read, read_size))) => {
-                verdict.checked_files += 1;
-                verdict.checked_bytes += read_size;
-                if size != read_size {
-                    verdict.details.push(format!("{name} has {read_size} bytes, recorded {size}"));
-                    verdict.changed.push(path);
-                } else if sha256 != read {
-                    verdict.details.push(format!("{name} has SHA-256 {read}, recorded {sha256}"));
-                    verdict.changed.push(path);
-                }
-            }
-        }
-    }
-    for (path, what) in &found.faults {
-        let recorded = RelPath::new(path).ok().and_then(|name| listed.remove(&name));
-        verdict.details.push(format!("{}: {what}", path.display()));
-        if recorded.is_some() { &mut verdict.changed } else { &mut verdict.added }.push(path.clone());
-    }
-    for name in listed.into_keys() {
-        verdict.details.push(format!("{name} is missing"));
-        verdict.missing.push(name.as_path().to_path_buf());
-    }
-    Ok(())
 }

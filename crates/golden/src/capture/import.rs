@@ -10,7 +10,7 @@ use b70_manifest::EvidenceClass;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::store::{CAPTURES, DOCUMENT, TENSOR, read_capture};
+use super::store::{CAPTURES, DOCUMENT, TENSOR, case_folder, read_capture};
 use super::{Capture, read_tensor};
 use crate::error::GoldenError;
 
@@ -59,6 +59,7 @@ pub fn import(
     if !cases.iter().any(|known| known == case) {
         return Err(refuse(vec![format!("no case is called {case:?}; the corpus requires {}", cases.join(", "))]));
     }
+    let folder = case_folder(case)?;
     let text = read_bounded(meta)?;
     let capture: Capture =
         serde_json::from_slice(&text).map_err(|e| refuse(vec![format!("the metadata is not complete: {e}")]))?;
@@ -95,7 +96,7 @@ pub fn import(
         return Err(refuse(faults));
     }
     let id = b70_manifest::canonical_sha256(&capture).map_err(|e| refuse(vec![e.to_string()]))?;
-    let parent = open_or_create(&root.join(CAPTURES).join(case), 0o755)?;
+    let parent = open_or_create(&root.join(CAPTURES).join(folder.as_path()), 0o755)?;
     let staging = StagingDir::create(&parent)?;
     let mut document = serde_json::to_vec_pretty(&capture).map_err(|e| refuse(vec![e.to_string()]))?;
     document.push(b'\n');

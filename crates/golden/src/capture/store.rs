@@ -23,12 +23,26 @@ pub struct Found {
     pub capture: Result<Capture, String>,
 }
 
+/// The folder of a case below that of all captures. A case's name comes from a document or a command line, so it must be
+/// the name of one folder and nothing else.
+pub(super) fn case_folder(case: &str) -> Result<RelPath, GoldenError> {
+    let name = RelPath::new(case)?;
+    if name.parent().is_some() || case.starts_with('.') {
+        return Err(GoldenError::Parameter {
+            name: "the case",
+            found: case.to_owned(),
+            expected: "the name of one folder, not hidden".to_owned(),
+        });
+    }
+    Ok(name)
+}
+
 /// Every capture of a case, its bytes rehashed.
 ///
 /// # Errors
-/// The folder cannot be listed. No folder means no captures.
+/// The case is no name of a folder, or the folder cannot be listed. No folder means no captures.
 pub fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
-    let folder = match Root::open(root.join(CAPTURES).join(case)) {
+    let folder = match Root::open(root.join(CAPTURES).join(case_folder(case)?.as_path())) {
         Ok(folder) => folder,
         Err(AdmissionError::Missing { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
@@ -77,5 +91,22 @@ pub(super) fn read_capture(folder: &Root) -> Result<Capture, String> {
             other.map_or("none".to_owned(), |d| d.to_string()),
             capture.tensor.sha256
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_case_leads_out_of_the_captures() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let root = scratch.path().join("root");
+        std::fs::create_dir_all(root.join(CAPTURES)).expect("made");
+        std::fs::create_dir_all(scratch.path().join("outside")).expect("made");
+        for case in ["../../outside", "..", ".", "", "/", "a/b", ".hidden", "a\nb"] {
+            assert!(captures_of(&root, case).is_err(), "{case:?}");
+        }
+        assert!(captures_of(&root, "full_attention_qkv").expect("none yet").is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use b70_procguard::{Host, ProcStat, ProcessIdentity, ProcessSignal, Signaller, VerifiedProcess};
@@ -18,6 +18,10 @@ use crate::error::GoldenError;
 const MAX_LOG: u64 = 256 << 20;
 /// How long output may follow the end of the program (a grandchild that left its group can hold the pipe).
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// Pieces of output, of up to 64 KiB each, that wait to be written. A program that prints faster waits for its log, so that
+/// no output piles up in memory.
+const PIECES: usize = 16;
 
 /// How a test ended.
 #[derive(Debug)]
@@ -51,7 +55,7 @@ pub(super) fn run(
     let mut child = command.spawn().map_err(binary)?;
     // The command holds the pipe's writing end; the reader waits for its last copy to go.
     drop(command);
-    let (sender, received) = channel();
+    let (sender, received) = sync_channel(PIECES);
     std::thread::spawn(move || {
         let mut buffer = vec![0; 64 << 10];
         loop {

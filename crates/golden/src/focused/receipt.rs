@@ -76,20 +76,21 @@ pub(super) fn look_up(
         Err(AdmissionError::Missing { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    let mut others: Vec<Receipt> = folder
+    let mut others: Vec<(i64, RelPath)> = folder
         .list()?
         .into_iter()
         .filter(|entry| entry.kind == EntryKind::File && entry.name.as_bytes().ends_with(b".json"))
-        .filter_map(|entry| serde_json::from_slice(&folder.read(&entry.name, MAX_RECEIPT).ok()?).ok())
+        .filter_map(|entry| Some((folder.stat(&entry.name).ok()?.mtime_ns, entry.name)))
         .collect();
-    others.sort_by_key(|receipt| std::cmp::Reverse(receipt.result.started_unix));
+    others.sort_by(|one, two| two.cmp(one));
     let parts =
         |identity: &Value, fingerprint: &Value| json!({ "run": stripped(identity), "build": stripped(fingerprint) });
     let now = parts(identity, fingerprint);
     let nearest = others
         .iter()
         .take(MAX_COMPARED)
-        .filter_map(|receipt| {
+        .filter_map(|(_, name)| {
+            let receipt: Receipt = serde_json::from_slice(&folder.read(name, MAX_RECEIPT).ok()?).ok()?;
             let then = parts(&serde_json::to_value(&receipt.result.identity).ok()?, &receipt.fingerprint);
             Some(differences(&then, &now))
         })

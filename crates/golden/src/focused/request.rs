@@ -119,9 +119,10 @@ impl Prepared {
         let mut binaries: Vec<String> = b70_admission::DEFAULT_BINARIES.map(str::to_owned).to_vec();
         match binary.strip_prefix(&build).ok().and_then(Path::to_str) {
             Some("bin/test-backend-ops") => {}
-            Some(inside) => binaries.push(inside.to_owned()),
-            None => doubts.push(format!(
-                "{} lies outside the build folder, so the libraries it loads are not in the fingerprint",
+            Some(inside) if inside.contains('/') => binaries.push(inside.to_owned()),
+            // The fingerprint takes a bare name for one in bin/.
+            _ => doubts.push(format!(
+                "{} lies in no folder of the build folder, so the libraries it loads are not in the fingerprint",
                 binary.display()
             )),
         }

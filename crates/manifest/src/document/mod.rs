@@ -3,9 +3,14 @@
 
 mod detect;
 mod kind;
+mod list;
+#[cfg(feature = "validate")]
 mod read;
 
 pub use detect::detect;
 pub use kind::Kind;
-pub(crate) use read::is_readable;
-pub use read::{Document, DocumentError, KindEntry, KindList, read, read_text};
+pub use list::{KindEntry, KindList};
+#[cfg(feature = "validate")]
+pub use read::{Document, DocumentError, MAX_DOCUMENT_BYTES, read, read_text};
+#[cfg(feature = "validate")]
+pub(crate) use read::{is_readable, read_bytes};

@@ -1,8 +1,7 @@
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Kind;
@@ -110,9 +109,27 @@ impl Explain for DocumentError {
     }
 }
 
-/// Reads a document of kind `T`, with every error at once.
+/// The largest document that is read, in bytes; calibrations with every raw offset have a few million.
+pub const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
+
+/// The bytes of a document: of a regular file, which answers at once and ends, and no more than a document may have.
+pub(crate) fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    let refused = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(refused("not a regular file".into()));
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_DOCUMENT_BYTES {
+        return Err(refused(format!("{} bytes, a document has at most {MAX_DOCUMENT_BYTES}", metadata.len())));
+    }
+    Ok(bytes)
+}
+
+/// Reads a document of kind `T` of at most [`MAX_DOCUMENT_BYTES`], with every error at once.
 pub fn read<T: Document>(path: &Path) -> Result<T, DocumentError> {
-    let bytes = std::fs::read(path).map_err(|source| DocumentError::Io { path: path.to_owned(), source })?;
+    let bytes = read_bytes(path).map_err(|source| DocumentError::Io { path: path.to_owned(), source })?;
     let (report, text) = crate::validate::check_bytes(path, &bytes, Some(T::KIND));
     parse(report, text.unwrap_or_default())
 }
@@ -137,48 +154,4 @@ fn parse<T: Document>(mut report: FileReport, text: &str) -> Result<T, DocumentE
         }
     }
     Err(DocumentError::Invalid { report: Box::new(report) })
-}
-
-/// What `list` prints.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Kinds of documents")]
-pub struct KindList {
-    /// Version of this document's form, 1.
-    #[schemars(example = 1)]
-    pub schema_version: u64,
-    /// The kinds.
-    pub kinds: Vec<KindEntry>,
-}
-
-/// One kind of document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct KindEntry {
-    /// Name of the kind.
-    pub kind: Kind,
-    /// One line about it.
-    #[schemars(example = &"the prompts of a cold calibration")]
-    pub about: String,
-    /// Whether people write it.
-    #[schemars(example = true)]
-    pub written_by_people: bool,
-    /// Usual names of its files.
-    #[schemars(example = serde_json::json!(["*.suite.json"]))]
-    pub file_patterns: Vec<String>,
-    /// The schema's `$id`.
-    #[schemars(example = &"https://b70kit.dev/schemas/v1/calibration-suite.schema.json")]
-    pub schema_id: String,
-}
-
-impl KindList {
-    /// Every kind.
-    pub fn every() -> Self {
-        let entry = |kind: &Kind| KindEntry {
-            kind: *kind,
-            about: kind.about().into(),
-            written_by_people: kind.is_written_by_people(),
-            file_patterns: kind.file_patterns().iter().map(|pattern| (*pattern).to_owned()).collect(),
-            schema_id: kind.schema_id(),
-        };
-        Self { schema_version: 1, kinds: Kind::ALL.iter().map(entry).collect() }
-    }
 }

@@ -1,6 +1,8 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -227,9 +229,10 @@ pub(crate) fn publish(path: &Path, text: &str) -> io::Result<()> {
         _ => PathBuf::from("."),
     };
     let name = target.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
-    let temporary = folder.join(format!(".{}.{}.tmp", name.to_string_lossy(), std::process::id()));
+    let temporary = folder.join(format!(".{}.{}-{}.tmp", name.to_string_lossy(), std::process::id(), nonce()));
+    // Not made by this call, it is not this call's to remove.
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
     let written = (|| {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
         file.write_all(text.as_bytes())?;
         if let Ok(metadata) = fs::metadata(&target) {
             file.set_permissions(metadata.permissions())?;
@@ -239,8 +242,39 @@ pub(crate) fn publish(path: &Path, text: &str) -> io::Result<()> {
         fs::File::open(&folder)?.sync_all()
     })();
     if written.is_err() {
-        // The error that is reported is the first one; a file that was never made cannot be removed.
+        // The error that is reported is the first one; after the rename there is nothing left to remove.
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// A number no other temporary file of this process has, and none that a killed one of the same id left.
+fn nonce() -> u128 {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    now << 32 | u128::from(CALLS.fetch_add(1, Ordering::Relaxed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_a_failure_leaves_what_was_there() {
+        let scratch = tempfile::tempdir().expect("a scratch folder");
+        let file = scratch.path().join("a.json");
+        publish(&file, "one").expect("written");
+        publish(&file, "two").expect("replaced");
+        assert_eq!(fs::read_to_string(&file).expect("there"), "two");
+        // A folder in the file's place cannot be renamed over.
+        let folder = scratch.path().join("folder");
+        fs::create_dir(&folder).expect("made");
+        fs::write(folder.join("mine"), "x").expect("made");
+        assert!(publish(&folder, "three").is_err());
+        let mut names: Vec<_> =
+            fs::read_dir(scratch.path()).expect("there").map(|e| e.expect("an entry").file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["a.json", "folder"]);
+        assert_eq!(fs::read_to_string(folder.join("mine")).expect("there"), "x");
+    }
 }

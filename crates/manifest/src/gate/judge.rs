@@ -171,6 +171,12 @@ fn check_extra(findings: &mut Findings, measured: &Measured) {
             findings.add(Code::MaxTokensMustEqual512, format!("a further request field sets {name}"));
         }
     }
+    for name in ["prompt", "messages", "input_prefix"] {
+        if extra.contains_key(name) {
+            let detail = format!("a further request field sets {name}, so the suite's prompts were not what was asked");
+            findings.add(Code::FixedSuiteIncomplete, detail);
+        }
+    }
     if extra.get("temperature").is_some_and(|value| value.as_f64() != Some(0.0)) {
         findings.add(Code::SamplingNotGreedy, "a further request field sets the temperature");
     }

@@ -15,6 +15,7 @@ mod rows;
 
 pub use code::Code;
 pub use crossover::crossover;
+#[cfg(feature = "validate")]
 pub(crate) use judge::is_forbidden;
 pub use judge::{Judged, PromotionEligible, identity, judge, realistic_final};
 pub use outcome::GateOutcome;

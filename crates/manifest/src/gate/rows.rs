@@ -123,12 +123,19 @@ fn check_rate(findings: &mut Findings, row: &CalibrationRow, window: u64, place:
         findings.add(Code::WindowMetricMissing, format!("{place}: no rate over the window"));
         return;
     };
-    if let Some(computed) = interval_rate(offsets, window) {
-        findings.check(
+    match interval_rate(offsets, window) {
+        Some(computed) => findings.check(
             close(rate, computed, RATE_TOLERANCE),
             Code::RateDisagreesWithOffsets,
             format!("{place}: the rate is given as {rate}, the raw offsets give {computed}"),
-        );
+        ),
+        // Too few events were said above. Events that all came at once, or a window without an interval, give no rate: any
+        // that is stated all the same was not measured.
+        None if offsets.len() as u64 >= window => findings.add(
+            Code::RateDisagreesWithOffsets,
+            format!("{place}: the rate is given as {rate}, the raw offsets give none"),
+        ),
+        None => {}
     }
 }
 

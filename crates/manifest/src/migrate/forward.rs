@@ -6,13 +6,13 @@ use serde_json::{Map, Value, json};
 use thiserror::Error;
 
 use super::LAB_EXTENSION;
-use crate::document::{Kind, detect};
+use crate::document::{Kind, detect, read_bytes};
 use crate::exit;
 use crate::golden::GOLDEN_CORPUS_VERSION;
 use crate::model_pack::MODEL_PACK_VERSION;
 use crate::report::{ErrorReport, Explain};
 use crate::span::Spans;
-use crate::validate::{FileReport, check_text};
+use crate::validate::{FileReport, check_bytes, check_text};
 use crate::workers::WORKERS_VERSION;
 
 /// One thing a migration changed.
@@ -101,7 +101,7 @@ pub enum MigrateError {
         /// The errors.
         report: Box<FileReport>,
     },
-    /// The migrated document cannot be written.
+    /// The document cannot be read, or the migrated one not written.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file.
@@ -172,6 +172,15 @@ const fn current_version(kind: Kind) -> Option<u64> {
         Kind::ModelPackManifest => Some(MODEL_PACK_VERSION),
         Kind::GoldenCorpusManifest => Some(GOLDEN_CORPUS_VERSION),
         _ => None,
+    }
+}
+
+/// [`migrate`] of a file of at most [`MAX_DOCUMENT_BYTES`](crate::document::MAX_DOCUMENT_BYTES).
+pub fn migrate_file(path: &Path) -> Result<Migration, MigrateError> {
+    let bytes = read_bytes(path).map_err(|source| MigrateError::Io { path: path.to_owned(), source })?;
+    match check_bytes(path, &bytes, None) {
+        (_, Some(text)) => migrate(path, text),
+        (report, None) => Err(MigrateError::Invalid { report: Box::new(report) }),
     }
 }
 

@@ -7,7 +7,7 @@
 mod forward;
 mod revert;
 
-pub use forward::{Change, MigrateError, MigrateOutput, Migration, migrate};
+pub use forward::{Change, MigrateError, MigrateOutput, Migration, migrate, migrate_file};
 pub use revert::revert;
 
 /// Where `extensions` keeps the keys of version 1 that the kit does not know.

@@ -6,8 +6,12 @@
 mod finish;
 mod registry;
 
-pub use registry::{Entry, all, catalog, documents, of, output, outputs, text};
-pub(crate) use registry::{own_required_fields, validator};
+pub(crate) use registry::own_required_fields;
+#[cfg(feature = "validate")]
+pub(crate) use registry::validator;
+pub use registry::{Entry, catalog, documents, of, output, text};
+#[cfg(feature = "validate")]
+pub use registry::{all, outputs};
 
 /// The base of every `$id`.
 pub const BASE: &str = "https://b70kit.dev/schemas/v1/";

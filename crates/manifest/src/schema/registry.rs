@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+#[cfg(feature = "validate")]
 use jsonschema::Validator;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
@@ -16,6 +17,7 @@ pub type Entry = (String, Value);
 static SCHEMAS: LazyLock<BTreeMap<Kind, Value>> =
     LazyLock::new(|| Kind::ALL.iter().map(|kind| (*kind, generate(*kind))).collect());
 
+#[cfg(feature = "validate")]
 static VALIDATORS: LazyLock<BTreeMap<Kind, Validator>> = LazyLock::new(|| {
     let build = |schema: &Value| {
         jsonschema::draft7::options().build(schema).expect("the tests check every schema against its meta-schema")
@@ -107,6 +109,7 @@ pub fn of(kind: Kind) -> &'static Value {
     &SCHEMAS[&kind]
 }
 
+#[cfg(feature = "validate")]
 pub(crate) fn validator(kind: Kind) -> &'static Validator {
     &VALIDATORS[&kind]
 }
@@ -130,6 +133,7 @@ pub fn output<T: JsonSchema>(name: &str) -> Entry {
 }
 
 /// Schemas of what `b70-manifest` prints, and of the error every command prints.
+#[cfg(feature = "validate")]
 pub fn outputs() -> Vec<Entry> {
     vec![
         output::<crate::report::ErrorEnvelope>("error"),
@@ -141,6 +145,7 @@ pub fn outputs() -> Vec<Entry> {
 }
 
 /// Every schema file of this crate, the catalogue last.
+#[cfg(feature = "validate")]
 pub fn all() -> Vec<Entry> {
     let mut entries = documents();
     entries.extend(outputs());

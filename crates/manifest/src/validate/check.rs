@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::problem::{FileReport, Problem, Report, ValidateOutput};
 use super::{across, rules, schema_errors};
-use crate::document::{Kind, detect, is_readable};
+use crate::document::{Kind, detect, is_readable, read_bytes};
 use crate::span::{Position, Spans};
 
 /// Checks one document. `path` is how the report calls it, and a hint at its kind.
@@ -133,7 +133,7 @@ pub fn check_files<P: AsRef<Path>>(paths: &[P], kind: Option<Kind>) -> ValidateO
     let mut contents = Vec::new();
     for path in paths {
         let path = path.as_ref();
-        match std::fs::read(path) {
+        match read_bytes(path) {
             Ok(bytes) => {
                 let (report, _, value) = check_document(path, &bytes, kind);
                 files.push(report);

@@ -9,9 +9,8 @@ use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::set_identity;
 use crate::set::{MANIFEST_FILE, SUMS_FILE, clear_the_way, layout_record, rel};
+use crate::sums::{MAX_SUMS_BYTES, sums};
 use crate::verify::same_tensor;
-
-const MAX_SUMS_BYTES: u64 = 256 << 20;
 
 impl Run<'_> {
     /// Writes index, checksum list and manifest, in this order; keeps them when they already say the same. Returns the names
@@ -36,7 +35,7 @@ impl Run<'_> {
         let index_good = self.set.read_index().is_ok_and(|found| found == index.as_bytes());
         let sums_good = |manifest: &[u8]| {
             let found = root.read(&rel(SUMS_FILE), MAX_SUMS_BYTES);
-            found.is_ok_and(|found| found == sums(entries, &index, manifest).into_bytes())
+            found.is_ok_and(|found| found == sums(entries, index.as_bytes(), manifest).into_bytes())
         };
         let mut damaged = Vec::new();
         let mut note = |bad: bool, name: &str| {
@@ -62,7 +61,7 @@ impl Run<'_> {
         let bytes = json_bytes(&document);
         for (name, bytes) in [
             (INDEX_FILE, index.as_bytes()),
-            (SUMS_FILE, sums(entries, &index, &bytes).as_bytes()),
+            (SUMS_FILE, sums(entries, index.as_bytes(), &bytes).as_bytes()),
             (MANIFEST_FILE, &bytes[..]),
         ] {
             clear_the_way(root, &rel(name))?;
@@ -132,16 +131,6 @@ impl Run<'_> {
             extra: serde_json::Map::default(),
         }
     }
-}
-
-/// The checksum list in the form `sha256sum -c` reads.
-fn sums(entries: &[TensorPack], index: &str, manifest: &[u8]) -> String {
-    let mut text =
-        format!("{}  {MANIFEST_FILE}\n{}  {INDEX_FILE}\n", Sha256Hex::of(manifest), Sha256Hex::of(index.as_bytes()));
-    for entry in entries {
-        text.push_str(&format!("{}  {}\n", entry.payload.sha256, entry.payload.path));
-    }
-    text
 }
 
 /// Whether a manifest's entry is that of this run; sets of other packers record no BLAKE3.

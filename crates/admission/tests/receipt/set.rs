@@ -1,0 +1,96 @@
+//! A folder of files with its receipt, as the tests use it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use b70_admission::{
+    Admission, Expected, Extras, How, Receipt, RelPath, Root, Sha256, Subject, Verdict, admit, issue, pool,
+};
+
+use crate::common::{bytes, name, root};
+use crate::{FORMAT, RECEIPT, SIZE};
+
+/// A folder with files, the documents' view of it, and a pool.
+pub(crate) struct Set {
+    pub(crate) dir: tempfile::TempDir,
+    pub(crate) root: Root,
+    pub(crate) files: Vec<Expected>,
+    pub(crate) bindings: BTreeMap<String, String>,
+    pub(crate) pool: rayon::ThreadPool,
+}
+
+impl Set {
+    pub(crate) fn new(dir: tempfile::TempDir, count: usize) -> Self {
+        let root = root(dir.path());
+        let mut set = Self {
+            dir,
+            root,
+            files: Vec::new(),
+            bindings: BTreeMap::from([("set_key".to_owned(), "k".to_owned())]),
+            pool: pool(2).expect("a pool"),
+        };
+        std::fs::create_dir(set.dir.path().join("tensors")).expect("made");
+        for i in 0..count {
+            let file = if i % 2 == 0 { format!("tensors/{i}.bin") } else { format!("{i}.bin") };
+            let data = bytes(SIZE, i as u64);
+            std::fs::write(set.dir.path().join(&file), &data).expect("written");
+            let sha256 = Some(Sha256::of(&data));
+            set.files.push(Expected { name: name(&file), size: SIZE as u64, sha256 });
+        }
+        set
+    }
+
+    pub(crate) fn path(&self, i: usize) -> std::path::PathBuf {
+        self.root.join(&self.files[i].name)
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        const KNOWN: &(dyn Fn(&RelPath) -> bool + Sync) = &|n| n.as_str() == Some(RECEIPT);
+        Subject {
+            root: &self.root,
+            files: &self.files,
+            format: FORMAT,
+            bindings: &self.bindings,
+            extras: Extras::Report(KNOWN),
+        }
+    }
+
+    pub(crate) fn how(&self) -> How<'_> {
+        How::new(&self.pool)
+    }
+
+    pub(crate) fn issue(&self) -> Receipt {
+        match issue(&self.subject(), &self.how()).expect("verified") {
+            Verdict::Trusted(receipt) => *receipt,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn issue_and_store(&self) -> Receipt {
+        let receipt = self.issue();
+        receipt.store(&self.root, &name(RECEIPT)).expect("stored");
+        receipt
+    }
+
+    pub(crate) fn admit(&self) -> Admission {
+        admit(&self.subject(), Receipt::load(&self.root, &name(RECEIPT)), &self.how()).expect("decided")
+    }
+
+    /// The set that a parent made.
+    pub(crate) fn opened(path: &Path) -> Self {
+        let root = root(path);
+        let receipt = Receipt::load(&root, &name(RECEIPT)).expect("stored by the parent");
+        let expected = |f: &b70_admission::ReceiptFile| Expected {
+            name: f.name.clone(),
+            size: f.identity.size,
+            sha256: Some(f.sha256),
+        };
+        Self {
+            dir: tempfile::tempdir().expect("unused"),
+            root,
+            files: receipt.files.iter().map(expected).collect(),
+            bindings: receipt.bindings,
+            pool: pool(1).expect("a pool"),
+        }
+    }
+}
