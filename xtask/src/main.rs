@@ -1,4 +1,5 @@
-//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `fuzz`.
+//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `fuzz`,
+//! `campaign`.
 //!
 //! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
 //! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
@@ -7,6 +8,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's command line talks to its user")]
 
 mod cache;
+mod campaign;
 mod failure;
 mod fuzz;
 mod generated;
@@ -42,6 +44,8 @@ enum Command {
     Synth(synth::Args),
     /// Run the fuzz targets under fuzz/ (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
+    /// Hurt the real executables and check what they promise: kill, io, tamper, mix, clock, signals.
+    Campaign(campaign::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
         Command::Schemas(args) => generated::run("schemas", generated::SCHEMAS, &args),
         Command::Synth(args) => synth::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Campaign(args) => campaign::run(&args),
     };
     outcome.unwrap_or_else(|failure: Failure| {
         eprintln!("error: {failure}");
