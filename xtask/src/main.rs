@@ -1,5 +1,5 @@
 //! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `fuzz`,
-//! `campaign`.
+//! `campaign`, `licences`.
 //!
 //! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
 //! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
@@ -12,7 +12,10 @@ mod campaign;
 mod failure;
 mod fuzz;
 mod generated;
+mod licences;
 mod process;
+#[cfg(test)]
+mod rules;
 mod setup;
 mod synth;
 mod test;
@@ -46,6 +49,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Hurt the real executables and check what they promise: kill, io, tamper, mix, clock, signals.
     Campaign(campaign::Args),
+    /// Check the licences and sources of every dependency against deny.toml.
+    Licences,
 }
 
 fn main() -> ExitCode {
@@ -57,6 +62,7 @@ fn main() -> ExitCode {
         Command::Synth(args) => synth::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Campaign(args) => campaign::run(&args),
+        Command::Licences => licences::run(),
     };
     outcome.unwrap_or_else(|failure: Failure| {
         eprintln!("error: {failure}");

@@ -22,7 +22,7 @@ int gettimeofday(struct timeval *restrict now, void *restrict zone) {
     (void)zone;
     struct timespec t;
     int result = clock_gettime(CLOCK_REALTIME, &t);
-    if (now) {
+    if (result == 0) {
         now->tv_sec = t.tv_sec;
         now->tv_usec = t.tv_nsec / 1000;
     }

@@ -32,6 +32,9 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
     for round in 0..size.pick(1, 8) {
         for at_making in STEPS {
             for at_reading in STEPS {
+                if lab.is_late() {
+                    return Ok(());
+                }
                 if size == Size::Short && at_making != 0 && at_reading != 0 && at_making != -at_reading {
                     continue;
                 }

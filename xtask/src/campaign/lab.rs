@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use b70_gguf::{GgufWriter, types};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use crate::failure::{AtPath as _, Failure};
@@ -166,18 +167,22 @@ pub(crate) fn tree(root: &Path) -> BTreeMap<String, Vec<u8>> {
 /// Whether a relative path is a lock or a temporary, which has no final name.
 pub(crate) fn is_working_file(name: &str) -> bool {
     name.split('/').any(|part| part == ".locks" || part.contains(".b70-tmp-") || part.ends_with(".lock"))
+        || (name.ends_with(".tmp") && name.rsplit('/').next().is_some_and(|last| last.starts_with('.')))
 }
 
 /// The folders and the model of one campaign; all of it is deleted at its end.
 pub(crate) struct Lab {
     folder: TempDir,
     ram: TempDir,
+    /// What the processes print; not below the others, so that failing calls are not those of printing.
+    output: TempDir,
     executables: PathBuf,
     /// The generated model.
     pub(crate) model: PathBuf,
     /// Its SHA-256.
     pub(crate) sha256: String,
     serial: AtomicU64,
+    until: Instant,
 }
 
 const TENSORS: [(&[u8], u32, &[u64]); 6] = [
@@ -190,26 +195,32 @@ const TENSORS: [(&[u8], u32, &[u64]); 6] = [
 ];
 
 impl Lab {
-    pub(crate) fn new(executables: &Path) -> Result<Self, Failure> {
+    pub(crate) fn new(executables: &Path, time: Duration) -> Result<Self, Failure> {
         let scratch = |folder: &Path| {
             tempfile::Builder::new().prefix("b70-campaign-").tempdir_in(folder).at("make a folder in", folder)
         };
-        let (folder, ram) = (scratch(&std::env::temp_dir())?, scratch(Path::new("/dev/shm"))?);
+        let shared = std::env::temp_dir();
+        let (folder, ram, output) = (scratch(&shared)?, scratch(Path::new("/dev/shm"))?, scratch(&shared)?);
         let model = folder.path().join("model.gguf");
         let mut writer = GgufWriter::new();
         writer.metadata("general.architecture", "llama");
         let mut numbers = Numbers(7);
         for (name, kind, shape) in TENSORS {
             let size = types::by_id(kind).and_then(|kind| kind.tensor_bytes(shape)).unwrap_or(0);
-            let bytes = (0..size).map(|_| numbers.next().to_le_bytes()[0]).collect();
+            let bytes: Vec<u8> = (0..size).map(|_| numbers.next().to_le_bytes()[0]).collect();
             writer.tensor(name, kind, shape, bytes);
         }
         writer
             .write_file(&model)
             .map_err(|error| Failure::new(format!("cannot write the model: {error}"), "check free space"))?;
         let bytes = fs::read(&model).at("read", &model)?;
-        let sha256 = b70_manifest::Sha256Hex::of(&bytes).to_string();
-        Ok(Self { folder, ram, executables: executables.to_path_buf(), model, sha256, serial: AtomicU64::new(0) })
+        let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { folder, ram, output, executables: executables.to_path_buf(), model, sha256, serial: AtomicU64::new(0), until: Instant::now() + time })
+    }
+
+    /// Is the time up?
+    pub(crate) fn is_late(&self) -> bool {
+        Instant::now() >= self.until
     }
 
     /// A path on disk.
@@ -251,7 +262,7 @@ impl Lab {
 
     /// Starts a command.
     pub(crate) fn spawn(&self, command: &mut Command) -> Result<Running, Failure> {
-        let output = self.disk(&format!("run-{}", self.serial.fetch_add(1, Ordering::Relaxed)));
+        let output = self.output.path().join(format!("run-{}", self.serial.fetch_add(1, Ordering::Relaxed)));
         let file = |end: &str| {
             let path = output.with_extension(end);
             File::create(&path).at("create", &path)

@@ -106,7 +106,9 @@ fn one_process(
             tally.violation(format!("{}: {}", part.name, ran.brief()));
         } else if ran.code == Some(1) {
             let document = ran.json().unwrap_or_default();
+            // A drop is blocked while another process has the entry in its hands.
             let absent = document["error"]["kind"] == "not-there"
+                || document["plan"].as_array().is_some_and(|plan| plan.iter().any(|step| step["allowed"] == false))
                 || document["entries"].as_array().is_some_and(|entries| {
                     entries.iter().all(|entry| entry["reason"].as_str().is_some_and(|why| !why.contains("differs")))
                 });

@@ -12,7 +12,7 @@ mod tamper;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use lab::Lab;
@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Chooses the instants and the edits; the same number gives the same edits.
     #[arg(long, default_value_t = 20_261_129, value_name = "N")]
     seed: u64,
+    /// End each campaign after so many minutes, whatever it has done by then; its counts say how much that was.
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    minutes: u64,
 }
 
 /// How much is tried.
@@ -124,7 +127,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
             continue;
         }
         let (began, mut tally) = (Instant::now(), Tally::default());
-        let lab = Lab::new(&executables)?;
+        let lab = Lab::new(&executables, Duration::from_secs(args.minutes * 60))?;
         campaign(&lab, size, args.seed, &mut tally)?;
         let counts: Vec<String> = tally.counts.iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!(
@@ -133,6 +136,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
             tally.violations.len(),
             began.elapsed().as_secs_f64()
         );
+        if lab.is_late() {
+            println!("  ended by --minutes before it was through");
+        }
         for note in &tally.notes {
             println!("  not tried: {note}");
         }

@@ -88,7 +88,10 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
     fs::write(&config, document.to_string()).at("write", &config)?;
     let lane = Lane { lab, config: text(&config), leases: text(&lab.disk("leases")) };
 
-    for round in 0..size.pick(3, 60) {
+    for round in 0..size.pick(4, 100) {
+        if lab.is_late() {
+            break;
+        }
         storm(&lane, &["start", "--execute", "--wait", "20"], &mut numbers, round, tally)?;
         if numbers.below(2) == 0 {
             storm(&lane, &["stop", "--execute", "--wait", "20", "--kill-after", "1"], &mut numbers, round, tally)?;
@@ -118,7 +121,7 @@ fn storm(lane: &Lane<'_>, args: &[&str], numbers: &mut Numbers, round: usize, ta
     let mut command = lane.lab.command("b70-worker", lane.args(args));
     let mut running = lane.lab.spawn(&mut command)?;
     let pid = i32::try_from(running.child.id()).ok().and_then(Pid::from_raw);
-    let quiet = numbers.below(1500);
+    let quiet = numbers.below(900);
     std::thread::sleep(Duration::from_millis(quiet as u64));
     for _ in 0..30 {
         if running.has_ended() {
