@@ -1,7 +1,9 @@
 //! `cargo xtask fuzz`: the cargo-fuzz targets, with their committed corpora as seeds.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
 
 use crate::failure::{AtPath, Failure};
 use crate::process;
@@ -57,18 +59,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         let grown = root.join("fuzz/target/corpus").join(target);
         fs::create_dir_all(&grown).at("create", &grown)?;
         let committed = root.join("fuzz/corpus").join(target);
-        let mut command = cargo_nightly(&["fuzz", "run", target]);
+        // The readers are safe Rust: their panics are found without a sanitizer, at twice the speed.
+        let mut command = cargo_nightly(&["fuzz", "run", "--sanitizer", "none", target]);
         command.arg(&grown);
         if committed.is_dir() {
             command.arg(&committed);
         }
-        let status = command
-            .args(["--", &format!("-max_total_time={}", args.seconds)])
-            .current_dir(&root)
-            .stdin(Stdio::null())
-            .status()
-            .map_err(|error| Failure::new(format!("cannot start cargo fuzz: {error}"), GET_CARGO_FUZZ))?;
-        if !status.success() {
+        command.args(["--", &format!("-max_total_time={}", args.seconds), "-timeout=60", "-print_final_stats=1"]);
+        let outcome = watch(command.current_dir(&root))?;
+        println!(
+            "fuzz {target}: {} executions in {:.0} s, {}",
+            outcome.executions,
+            outcome.seconds,
+            if outcome.ended_well { "no finding" } else { "A FINDING OR AN ERROR" }
+        );
+        if !outcome.ended_well {
             found.push(target.as_str());
         }
     }
@@ -78,8 +83,32 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     Err(Failure::check(
         format!("the fuzzer stopped on: {}", found.join(", ")),
-        "read the output above; the inputs are under fuzz/artifacts; fix, and keep the input as a test",
+        "read the output above; the inputs are under fuzz/artifacts; fix, and keep the input under fuzz/regressions",
     ))
+}
+
+/// How a target ended.
+struct Outcome {
+    executions: u64,
+    seconds: f64,
+    ended_well: bool,
+}
+
+/// Runs a target; its output is passed on, and its last statistics are read from it.
+fn watch(command: &mut Command) -> Result<Outcome, Failure> {
+    let cannot = |error| Failure::new(format!("cannot start cargo fuzz: {error}"), GET_CARGO_FUZZ);
+    let began = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(cannot)?;
+    let mut executions = 0;
+    for line in child.stderr.take().map(BufReader::new).into_iter().flat_map(|output| output.split(b'\n')) {
+        let line = String::from_utf8_lossy(&line.map_err(cannot)?).into_owned();
+        if let Some(number) = line.strip_prefix("stat::number_of_executed_units:") {
+            executions = number.trim().parse().unwrap_or(0);
+        }
+        eprintln!("{line}");
+    }
+    let status = child.wait().map_err(cannot)?;
+    Ok(Outcome { executions, seconds: began.elapsed().as_secs_f64(), ended_well: status.success() })
 }
 
 /// `cargo +nightly …`: the proxy on PATH understands the toolchain, the cargo behind it does not.

@@ -1,5 +1,5 @@
-//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `man`, `synth`,
-//! `fuzz`, `dist`.
+//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `man`, `synth`, `fuzz`,
+//! `campaign`, `licences`, `dist`.
 //!
 //! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
 //! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
@@ -8,12 +8,16 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's command line talks to its user")]
 
 mod cache;
+mod campaign;
 mod commands;
 mod dist;
 mod failure;
 mod fuzz;
 mod generated;
+mod licences;
 mod process;
+#[cfg(test)]
+mod rules;
 mod setup;
 mod synth;
 mod test;
@@ -47,6 +51,10 @@ enum Command {
     Synth(synth::Args),
     /// Run the fuzz targets under fuzz/ (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
+    /// Hurt the real executables and check what they promise: kill, io, tamper, mix, clock, signals.
+    Campaign(campaign::Args),
+    /// Check the licences and sources of every dependency against deny.toml.
+    Licences,
     /// Build the release: binaries, man pages, completions and schemas in a tarball, with --deb a Debian package too.
     Dist(dist::Args),
 }
@@ -60,6 +68,8 @@ fn main() -> ExitCode {
         Command::Man(args) => generated::run("man", generated::MAN, &args),
         Command::Synth(args) => synth::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Campaign(args) => campaign::run(&args),
+        Command::Licences => licences::run(),
         Command::Dist(args) => dist::run(&args),
     };
     outcome.unwrap_or_else(|failure: Failure| {

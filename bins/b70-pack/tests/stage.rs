@@ -108,7 +108,7 @@ fn print_env_is_one_line_for_a_shell() {
 #[test]
 fn every_tampering_voids_trust_and_damage_is_repaired_by_staging_again() {
     type Tamper = fn(&Path);
-    let cases: [(&str, Tamper, &[&str]); 9] = [
+    let cases: [(&str, Tamper, &[&str]); 10] = [
         (
             "payload byte in place",
             |f| write_in_place(&payload(f, 0), |b| b[7] ^= 1),
@@ -144,6 +144,11 @@ fn every_tampering_voids_trust_and_damage_is_repaired_by_staging_again() {
             "index edited",
             |f| flip(&f.join("runtime-index.tsv"), 20),
             &["ram-runtime-index", "ram-runtime-index-sha256"],
+        ),
+        (
+            "sidecar edited",
+            |f| edit(&payload(f, 0).with_extension("json"), |s| s["identity"]["tensor_shape"][0] = 32.into()),
+            &["ram-sidecar"],
         ),
         ("index gone", |f| fs::remove_file(f.join("runtime-index.tsv")).expect("our file"), &["ram-runtime-index"]),
     ];

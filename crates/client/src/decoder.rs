@@ -248,6 +248,9 @@ fn parse_head(bytes: &[u8], limits: &Limits) -> Result<ResponseHead, ErrorKind> 
         Err(error) => return Err(protocol(&format!("malformed head: {error}"))),
     }
     let status = response.code.ok_or_else(|| protocol("no status code"))?;
+    if status < 100 {
+        return Err(protocol(&format!("status {status:03} is below 100")));
+    }
     let headers = response
         .headers
         .iter()
@@ -343,6 +346,7 @@ mod tests {
             ("SSH-2.0-x\r\n".to_owned(), "protocol"),
             ("HTTP/2 200\r\n\r\n".to_owned(), "protocol"),
             ("HTTP/1.1 abc\r\n\r\n".to_owned(), "protocol"),
+            ("HTTP/1.1 053 x\r\n\r\n".to_owned(), "protocol"),
             ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n".to_owned(), "protocol"),
             ("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n".to_owned(), "protocol"),
             ("HTTP/1.1 200 OK\r\nContent-Length: +1\r\n\r\n".to_owned(), "protocol"),

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use b70_admission::{
     DirOutcome, Error as AdmissionError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
-    hash_many, open_or_create, publish_bytes,
+    hash_many, open_or_create, publish_bytes, sweep_orphans,
 };
 use b70_manifest::EvidenceClass;
 use b70_manifest::document::read_text;
@@ -144,6 +144,8 @@ pub fn prepare(
     let started = Instant::now();
     parameters.check()?;
     let root = open_or_create(root, 0o755)?;
+    // What an ended run left behind, also where the set itself was complete by then.
+    sweep_orphans(&root)?;
     // Looked at first, so that a set that is there costs one reading; asked again at the publish.
     let mut because = match incumbent(&root, parameters, options, pool)? {
         Incumbent::None => None,
@@ -348,6 +350,25 @@ pub fn verify(root: &Path, recompute: bool, pool: &rayon::ThreadPool) -> Result<
     check(&folder, recompute, pool).map(|(_, check)| check)
 }
 
+/// The C header that travels with a set is named by its manifest, with its digest; the lab's sets have none.
+fn check_header(folder: &Root, document: &GoldenSet, failures: &mut Vec<String>) -> Result<(), GoldenError> {
+    let named = document.extra.get("header");
+    let found = match folder.read(&name(HEADER_NAME)?, MAX_MANIFEST) {
+        Ok(bytes) => Ok(json!({ "file": HEADER_NAME, "sha256": Sha256::of(&bytes) })),
+        Err(AdmissionError::Missing { .. }) if named.is_none() => return Ok(()),
+        Err(error) => Err(error),
+    };
+    match (named, found) {
+        (_, Err(error)) => failures.push(format!("{HEADER_NAME}: {error}")),
+        (Some(named), Ok(found)) if *named == found => {}
+        (named, Ok(found)) => {
+            let named = named.map_or_else(|| "nothing".to_owned(), ToString::to_string);
+            failures.push(format!("{HEADER_NAME}: the manifest says {named}, the file is {found}"));
+        }
+    }
+    Ok(())
+}
+
 fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(GoldenSet, SetCheck), GoldenError> {
     let started = Instant::now();
     let manifest_name = name(MANIFEST)?;
@@ -395,6 +416,7 @@ fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(Go
             Err(error) => failures.push(format!("{file}: {error}")),
         }
     }
+    check_header(folder, &document, &mut failures)?;
     if recompute && failures.is_empty() {
         let made = generate(&parameters, pool)?;
         for (tensor, listed) in made.iter().zip(&tensors) {

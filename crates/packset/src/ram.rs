@@ -21,7 +21,7 @@ use crate::prepare::LOCKS_DIR;
 use crate::set::{MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, rel, sidecar_name};
 use crate::trust::{STAGE_FILE, SetSubject, reasons_text};
 use crate::verify::{
-    Depth, Expectation, FailureDetail, Failures, VerifyStatus, check_documents, check_files, prefix_of,
+    Depth, Expectation, FailureDetail, Failures, VerifyStatus, check_documents, check_files, prefix_of, same_tensor,
 };
 
 const MAX_STAGE_FILE_BYTES: u64 = 1 << 20;
@@ -343,6 +343,7 @@ fn validate(
     }
     check_stage_file(&stage, &document, &manifest, source, &mut report, &mut failures)?;
     check_stage_index(&stage, &document, layout, &mut failures)?;
+    check_stage_sidecars(&stage, &document, &mut failures);
     let subject = SetSubject::new(&document, Sha256Hex::of(&manifest))?;
     if depth == Depth::Deep {
         report.checked_bytes = check_deep(&stage, &document, options, &mut failures)?;
@@ -461,6 +462,18 @@ fn stage_file_problem(found: &RamStage, document: &PackSet, manifest: &[u8]) -> 
         .into_iter()
         .find(|(_, found, expected)| found != expected)
         .map(|(field, found, expected)| format!("{field} is {found}, expected {expected}")))
+}
+
+/// A stage is opened as a set, so its sidecars must be those of its manifest.
+fn check_stage_sidecars(stage: &SetDir, document: &PackSet, failures: &mut Failures) {
+    for tensor in &document.tensors {
+        let problem = match stage.read_sidecar(tensor.key) {
+            Ok(sidecar) if same_tensor(&sidecar, tensor) => continue,
+            Ok(_) => "the sidecar describes another payload".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        failures.add(format!("ram-sidecar:{}", tensor.identity.tensor_name), problem);
+    }
 }
 
 fn check_stage_index(

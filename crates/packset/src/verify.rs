@@ -401,7 +401,8 @@ fn payload_size(root: &Root, tensor: &TensorPack) -> Result<u64, PackError> {
 
 /// Whether two entries describe the same payload; times and counters may differ.
 pub(crate) fn same_tensor(a: &TensorPack, b: &TensorPack) -> bool {
-    a.format == b.format
+    a.schema_version == b.schema_version
+        && a.format == b.format
         && a.status == b.status
         && a.key == b.key
         && a.identity == b.identity

@@ -81,6 +81,9 @@ pub(super) fn record_faults(record: &RegistryRecord, key: &Sha256) -> Vec<String
             }
         }
     }
+    if record.status != "admitted" {
+        faults.push(format!("its status is {:?}, expected \"admitted\"", record.status));
+    }
     if record.binding_status != BINDING {
         faults.push(format!("binding_status is {:?}; no loader binding can be claimed here", record.binding_status));
     }

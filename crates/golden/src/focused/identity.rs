@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use b70_procguard::redact_variable;
 use serde_json::Value;
 
 /// Beginnings of the names of variables that can change a backend's outcome.
@@ -19,7 +20,8 @@ pub(super) fn is_relevant(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name)
 }
 
-/// The relevant variables of an environment, then the explicit ones, which all count.
+/// The relevant variables of an environment, then the explicit ones, which all count. They are written into the result, so
+/// the values of what is named like a secret are removed.
 pub(super) fn relevant(
     inherited: impl IntoIterator<Item = (String, String)>,
     removed: &[String],
@@ -28,6 +30,9 @@ pub(super) fn relevant(
     let mut all: BTreeMap<String, String> =
         inherited.into_iter().filter(|(name, _)| is_relevant(name) && !removed.contains(name)).collect();
     all.extend(explicit.iter().cloned());
+    for (name, value) in &mut all {
+        *value = redact_variable(name, value).to_owned();
+    }
     all
 }
 
@@ -105,6 +110,17 @@ fn walk(then: &Value, now: &Value, pointer: &str, found: &mut Vec<String>) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn secrets_are_not_written_into_a_result() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let inherited = [pair("GGML_RPC_TOKEN", "hunter2"), pair("ZE_AFFINITY_MASK", "1"), pair("HOME", "/root")];
+        let explicit = [pair("HF_TOKEN", "hunter2"), pair("GGML_SYCL_DEBUG", "1")];
+        let recorded = relevant(inherited, &[], &explicit);
+        assert!(recorded.values().all(|value| !value.contains("hunter2")), "{recorded:?}");
+        assert_eq!(recorded.len(), 4);
+        assert_eq!((&*recorded["ZE_AFFINITY_MASK"], &*recorded["GGML_SYCL_DEBUG"]), ("1", "1"));
+    }
 
     #[test]
     fn every_leaf_that_differs() {

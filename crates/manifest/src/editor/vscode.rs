@@ -220,6 +220,22 @@ pub fn write_vscode(workspace: &Path, write: bool) -> Result<EditorOutput, Edito
     })
 }
 
+/// Removes temporaries of this file whose makers ended: their number is nobody's, and nobody holds the lock.
+fn sweep(folder: &Path, name: &str) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let file_name = entry.file_name();
+        let maker = file_name.to_str().and_then(|found| {
+            found.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".tmp")?.parse::<u32>().ok()
+        });
+        let Some(maker) = maker else { continue };
+        let is_free = || fs::File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+        if !Path::new(&format!("/proc/{maker}")).exists() && is_free() {
+            // Best effort: what cannot be removed does no harm.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Writes a small text file so that a reader sees the old or the new one: temporary file, fsync, rename, fsync of the
 /// folder. A link is followed, and the file keeps its permissions.
 pub(crate) fn publish(path: &Path, text: &str) -> io::Result<()> {
@@ -229,10 +245,13 @@ pub(crate) fn publish(path: &Path, text: &str) -> io::Result<()> {
         _ => PathBuf::from("."),
     };
     let name = target.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a file name"))?;
+    sweep(&folder, &name.to_string_lossy());
     let temporary = folder.join(format!(".{}.{}-{}.tmp", name.to_string_lossy(), std::process::id(), nonce()));
     // Not made by this call, it is not this call's to remove.
     let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
     let written = (|| {
+        // Held until the end, so that a sweep elsewhere sees that the file is being made; not every file system has locks.
+        let _ = file.try_lock();
         file.write_all(text.as_bytes())?;
         if let Ok(metadata) = fs::metadata(&target) {
             file.set_permissions(metadata.permissions())?;

@@ -1,0 +1,28 @@
+//! A receipt is a claim: names in it that leave the folder do not even parse.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use b70_admission::{Expected, Extras, How, Receipt, RelPath, Root, Subject, Verdict, issue};
+use serde_json::{Value, json};
+
+#[test]
+fn names_of_a_receipt_do_not_leave_the_folder() {
+    let dir = tempfile::Builder::new().tempdir_in("/dev/shm").expect("a tmpfs at /dev/shm");
+    std::fs::write(dir.path().join("a.bin"), "content").expect("written");
+    let root = Root::open(dir.path()).expect("our folder");
+    let files = [Expected { name: RelPath::new("a.bin").expect("a name"), size: 7, sha256: None }];
+    let bindings = BTreeMap::new();
+    let subject = Subject { root: &root, files: &files, format: "x-v2", bindings: &bindings, extras: Extras::Ignore };
+    let pool = b70_admission::pool(1).expect("threads");
+    let Verdict::Trusted(receipt) = issue(&subject, &How::new(&pool)).expect("hashed") else {
+        panic!("a file in memory gets a receipt");
+    };
+    let good: Value = serde_json::from_slice(&receipt.to_bytes()).expect("JSON");
+    assert!(Receipt::from_bytes(good.to_string().as_bytes(), PathBuf::from("r")).is_ok());
+    for evil in ["../a.bin", "/etc/passwd", "x/../../a.bin", "..", ".", "", "a\u{0}b", "a\nb"] {
+        let mut forged = good.clone();
+        forged["files"][0]["name"] = json!(evil);
+        assert!(Receipt::from_bytes(forged.to_string().as_bytes(), PathBuf::from("r")).is_err(), "{evil:?}");
+    }
+}

@@ -1,0 +1,10 @@
+//! Any bytes; what must hold is in the crate's own tests.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../crates/procguard/tests/invariants/fdinfo.rs"]
+mod invariants;
+
+fuzz_target!(|bytes: &[u8]| invariants::check(bytes));
