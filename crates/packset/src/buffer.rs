@@ -1,9 +1,9 @@
-//! Large buffers for tensor data: on page boundaries, so that packing may store whole cache lines past the cache, and of
-//! huge pages where the system has them, so that touching them the first time is cheap.
+//! Large buffers for tensor data: on page boundaries, so that packing may store whole cache lines past the cache, and
+//! touched by the kernel in one go, since page faults one by one cost more than filling the pages.
 
 use std::io;
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{MmapMut, MmapOptions};
 
 /// Zeroed memory of its own; given back to the system when dropped.
 #[derive(Debug)]
@@ -12,10 +12,7 @@ pub(crate) struct Buffer(MmapMut);
 impl Buffer {
     /// A buffer of `len` bytes.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
-        let map = MmapMut::map_anon(len.max(1))?;
-        // Advice only.
-        let _ = map.advise(Advice::HugePage);
-        Ok(Self(map))
+        MmapOptions::new().len(len.max(1)).populate().map_anon().map(Self)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -29,8 +29,8 @@ const GAP: u64 = 16 << 20;
 /// Bytes that a hash takes between two looks at the caller's wish to stop.
 const STEP: usize = 4 << 20;
 
-/// Tensor data in memory for each thread, in bytes: seven tensors of 50 MB.
-const BUDGET_PER_THREAD: u64 = 384 << 20;
+/// Tensor data in memory for each thread, in bytes: six tensors of 50 MB.
+const BUDGET_PER_THREAD: u64 = 300 << 20;
 const MAX_BUDGET: u64 = 2 << 30;
 const MIN_BUDGET: u64 = 128 << 20;
 
@@ -124,7 +124,7 @@ struct State {
 }
 
 enum Step {
-    Read(usize, Buffer),
+    Read(usize, Option<Buffer>),
     Sha256(usize, Arc<Buffer>),
     Blake3(usize, Arc<Buffer>),
     Pack(usize, Arc<Buffer>),
@@ -173,8 +173,8 @@ impl<'a> Pipeline<'a> {
     ) -> Self {
         let kernel = LaneKernel::best();
         let largest = wanted.iter().filter(|tensor| !tensor.oversize).map(|tensor| tensor.len).max().unwrap_or(1);
-        // A source and a payload of each; half of the budget must do, so that the other half can be read meanwhile.
-        let batch = (kernel.width() / 2).min((budget / 2 / largest.max(1)) as usize).max(1);
+        // A source and a payload of each; two thirds of the budget must do, so that more can be read meanwhile.
+        let batch = (kernel.width() / 2).min((budget * 2 / 3 / largest.max(1)) as usize).max(1);
         Self {
             model,
             wanted,
@@ -304,7 +304,7 @@ impl<'a> Pipeline<'a> {
             if state.failed {
                 return Err(PackError::Cancelled);
             }
-            let Some(step) = self.take(&mut state)? else {
+            let Some(step) = self.take(&mut state) else {
                 if self.is_done(&state) {
                     drop(state);
                     self.changed.notify_all();
@@ -331,40 +331,40 @@ impl<'a> Pipeline<'a> {
     }
 
     /// The most urgent step that can be taken now.
-    fn take(&self, state: &mut State) -> Result<Option<Step>, PackError> {
+    fn take(&self, state: &mut State) -> Option<Step> {
         if !state.started {
-            return Ok(None);
+            return None;
         }
         if let Some((piece, buffer)) = next_of_chain(&state.sha256, state) {
             state.sha256.busy = true;
-            return Ok(Some(Step::Sha256(piece, buffer)));
+            return Some(Step::Sha256(piece, buffer));
         }
         if state.packed.len() >= self.batch {
-            return Ok(Some(Self::prove(state, self.batch)));
+            return Some(Self::prove(state, self.batch));
         }
         if let Some((piece, buffer)) = next_of_chain(&state.blake3, state) {
             state.blake3.busy = true;
-            return Ok(Some(Step::Blake3(piece, buffer)));
+            return Some(Step::Blake3(piece, buffer));
         }
         if let Some(piece) = state.to_pack.pop_front() {
             state.packing += 1;
             let buffer = Arc::clone(&state.resident[&piece].buffer);
-            return Ok(Some(Step::Pack(piece, buffer)));
+            return Some(Step::Pack(piece, buffer));
         }
-        if let Some((piece, buffer)) = self.next_read(state)? {
-            return Ok(Some(Step::Read(piece, buffer)));
+        if let Some((piece, buffer)) = self.next_read(state) {
+            return Some(Step::Read(piece, buffer));
         }
         if !state.oversize.is_empty() && !self.packer.is_full() {
-            return Ok(state.oversize.pop_front().map(Step::Oversize));
+            return state.oversize.pop_front().map(Step::Oversize);
         }
         // Fewer than a full batch: when no more come, shared out to all threads; when everything stands still for want of
         // memory, all of them.
         let last = state.next_read == state.pieces.len() && state.reading == 0 && state.packing == 0;
         if !state.packed.is_empty() && (last || state.running == 0) {
             let share = if last { state.packed.len().div_ceil(self.jobs) } else { state.packed.len() };
-            return Ok(Some(Self::prove(state, share.min(self.batch))));
+            return Some(Self::prove(state, share.min(self.batch)));
         }
-        Ok(None)
+        None
     }
 
     fn prove(state: &mut State, count: usize) -> Step {
@@ -374,33 +374,30 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Claims the next piece and a buffer for it, if there is room.
-    fn next_read(&self, state: &mut State) -> Result<Option<(usize, Buffer)>, PackError> {
-        let Some(&piece) = state.pieces.get(state.next_read) else { return Ok(None) };
+    fn next_read(&self, state: &mut State) -> Option<(usize, Option<Buffer>)> {
+        let piece = *state.pieces.get(state.next_read)?;
         let len = piece.len as u64;
         if state.in_use > 0 && state.in_use + len > self.budget {
-            return Ok(None);
+            return None;
         }
         // What the model's own hash needs must go on; it is packed later.
         if !piece.hashed && self.packer.is_full() {
-            return Ok(None);
+            return None;
         }
         let fits = |buffer: &Buffer| buffer.len() >= piece.len && buffer.len() / 2 <= piece.len;
-        let buffer = match state.free.iter().position(fits) {
-            Some(at) => state.free.swap_remove(at),
-            None => {
-                // Idle buffers count, too.
-                let idle = |free: &[Buffer]| free.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
-                while !state.free.is_empty() && state.in_use + idle(&state.free) + len > self.budget {
-                    state.free.remove(0);
-                }
-                Buffer::new(piece.len).map_err(PackError::io("get memory for", self.model.path()))?
+        let buffer = state.free.iter().position(fits).map(|at| state.free.swap_remove(at));
+        if buffer.is_none() {
+            // Idle buffers count, too.
+            let idle = |free: &[Buffer]| free.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+            while !state.free.is_empty() && state.in_use + idle(&state.free) + len > self.budget {
+                state.free.remove(0);
             }
-        };
-        state.in_use += buffer.len() as u64;
+        }
+        state.in_use += buffer.as_ref().map_or(len, |buffer| buffer.len() as u64);
         let index = state.next_read;
         state.next_read += 1;
         state.reading += 1;
-        Ok(Some((index, buffer)))
+        Some((index, buffer))
     }
 
     fn carry_out(&self, step: Step, scratch: &mut Growing) -> Result<(), PackError> {
@@ -443,8 +440,12 @@ impl<'a> Pipeline<'a> {
         (piece, piece.tensor.expect("only pieces with a tensor are packed"))
     }
 
-    fn read(&self, index: usize, mut buffer: Buffer) -> Result<(), PackError> {
+    fn read(&self, index: usize, buffer: Option<Buffer>) -> Result<(), PackError> {
         let piece = self.lock().pieces[index];
+        let mut buffer = match buffer {
+            Some(buffer) => buffer,
+            None => Buffer::new(piece.len).map_err(PackError::io("get memory for", self.model.path()))?,
+        };
         let mut pack = None;
         if let Some(tensor) = piece.tensor {
             if piece.hashed && self.packer.is_full() {
