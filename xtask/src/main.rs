@@ -1,4 +1,4 @@
-//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `fuzz`.
+//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `synth`, `bench`, `fuzz`.
 //!
 //! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
 //! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's command line talks to its user")]
 
+mod bench;
 mod cache;
 mod failure;
 mod fuzz;
@@ -40,6 +41,8 @@ enum Command {
     Schemas(generated::Args),
     /// Write a synthetic GGUF model with the tensors of a real one and deterministic bytes.
     Synth(synth::Args),
+    /// Measure whole processes against their peers and write the result under bench/results.
+    Bench(bench::Args),
     /// Run the fuzz targets under fuzz/ (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Command::Vectors(args) => generated::run("vectors", generated::VECTORS, &args),
         Command::Schemas(args) => generated::run("schemas", generated::SCHEMAS, &args),
         Command::Synth(args) => synth::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
     };
     outcome.unwrap_or_else(|failure: Failure| {
