@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::path::PathBuf;
 
 use b70_admission::{
-    Expected, Extras, How, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Sha256Lanes, Source,
-    Subject, TempFile, Verdict, What, admit, examine, hash_file, hash_many, hash_many_with, issue, pool,
+    Expected, Extras, How, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Sha256Lanes,
+    Source, Subject, TempFile, Verdict, What, admit, examine, hash_file, hash_many, hash_many_with, issue, pool,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 

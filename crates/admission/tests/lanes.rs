@@ -113,7 +113,11 @@ fn files_of_unequal_length_by_every_kernel() {
             let mut found = hash_many_with(&jobs, What::Both, kernel, &pool, &Progress::NONE);
             assert!(matches!(found.remove(20), Err(Error::Missing { path }) if path == missing));
             let found: Vec<_> = found.into_iter().map(|one| one.expect("hashed").content()).collect();
-            assert!(found.iter().zip(&expected).all(|(found, expected)| *found == Some(*expected)), "{}", kernel.name());
+            assert!(
+                found.iter().zip(&expected).all(|(found, expected)| *found == Some(*expected)),
+                "{}",
+                kernel.name()
+            );
         }
     }
 }
@@ -132,7 +136,11 @@ fn files_read_back_together_have_what_was_written() {
                     temp.without_sha256();
                 }
                 // Out of order: nothing is known of what was written, and the file itself is believed.
-                if i == 3 { temp.write_at(0, data).expect("written") } else { temp.write_all(data).expect("written") }
+                if i == 3 {
+                    temp.write_at(0, data).expect("written")
+                } else {
+                    temp.write_all(data).expect("written")
+                }
                 let file = temp.close(0o444).expect("closed");
                 file.start_writeback();
                 assert_eq!((file.len(), file.is_empty()), (data.len() as u64, data.is_empty()));
@@ -173,7 +181,8 @@ fn bytes_that_changed_in_the_file_are_found_and_nothing_gets_a_name() {
     let own = fds
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .find(|fd| {
-            std::fs::read_link(fd).is_ok_and(|to| to.starts_with(dir.path()) && to.to_string_lossy().ends_with("(deleted)"))
+            std::fs::read_link(fd)
+                .is_ok_and(|to| to.starts_with(dir.path()) && to.to_string_lossy().ends_with("(deleted)"))
         })
         .expect("the unnamed file is open");
     let writer = std::fs::File::options().write(true).open(own).expect("opens");
@@ -183,9 +192,6 @@ fn bytes_that_changed_in_the_file_are_found_and_nothing_gets_a_name() {
         Err(Error::ReadBack { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(matches!(
-        file.commit(&name("x"), OnExisting::Fail, &Progress::NONE),
-        Err(Error::ReadBack { .. })
-    ));
+    assert!(matches!(file.commit(&name("x"), OnExisting::Fail, &Progress::NONE), Err(Error::ReadBack { .. })));
     assert_eq!(common::tree(dir.path()), []);
 }

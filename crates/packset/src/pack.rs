@@ -219,8 +219,10 @@ pub(crate) fn for_each_band(
         progress.check().map_err(cancelled)?;
         let band = MatrixShape { k, n: rows.min(n - first) };
         let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
-        let source = buffers.source.get_mut(source_len as usize).map_err(PackError::io("get memory for", set.path()))?;
-        let payload = buffers.payload.get_mut(band_len as usize).map_err(PackError::io("get memory for", set.path()))?;
+        let source =
+            buffers.source.get_mut(source_len as usize).map_err(PackError::io("get memory for", set.path()))?;
+        let payload =
+            buffers.payload.get_mut(band_len as usize).map_err(PackError::io("get memory for", set.path()))?;
         read_band(&file, &path, layout, shape, first, band, payload)?;
         pool.install(|| layout.unpack(band, payload, source, Threads::Pool))?;
         progress.add(band_len);

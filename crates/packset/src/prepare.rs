@@ -373,11 +373,18 @@ impl<'a> Run<'a> {
         let wanted = self.wanted_tensors(budget)?;
         let work = Workers { run: self, done: Mutex::new(Vec::new()) };
         let pipeline = Pipeline::new(self.model, &wanted, &work, self.jobs, budget, self.options.progress);
+        let stop = || {
+            StopOnPanic(|| {
+                self.gate.abort();
+                pipeline.fail();
+            })
+        };
         let outcome = std::thread::scope(|scope| {
             let join = |outcome: std::thread::Result<Result<(), PackError>>| {
                 outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             let hashing = scope.spawn(|| {
+                let _stop = stop();
                 if !self.gate.is_pending() {
                     pipeline.start(false);
                     return Ok(());
@@ -393,11 +400,17 @@ impl<'a> Run<'a> {
                 proved.map(|_| ())
             });
             let packing: Vec<_> = (0..self.jobs)
-                .map(|_| scope.spawn(|| pipeline.work().inspect_err(|_| self.gate.abort())))
+                .map(|_| {
+                    scope.spawn(|| {
+                        let _stop = stop();
+                        pipeline.work().inspect_err(|_| self.gate.abort())
+                    })
+                })
                 .collect();
             let publishing: Vec<_> = (0..PUBLISHERS.min(self.tensors.len()))
                 .map(|_| {
                     scope.spawn(|| {
+                        let _stop = stop();
                         work.publish_all().inspect_err(|_| {
                             self.gate.abort();
                             pipeline.fail();
@@ -522,6 +535,17 @@ impl<'a> Run<'a> {
 
 /// Threads that wait for the disk.
 const PUBLISHERS: usize = 4;
+
+/// Lets the other threads end when one panics, so that the panic comes out instead of a standstill.
+struct StopOnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for StopOnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
 
 /// What the pipeline's threads and the publishers share.
 struct Workers<'r, 'a> {

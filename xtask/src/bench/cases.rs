@@ -69,7 +69,8 @@ fn describe(model: &Synthetic, geometry: &str) -> Value {
 
 fn prepare(bench: &Bench, model: &Synthetic, root: &Path) -> Call {
     let (path, sha256, root) = (text(&model.path), model.sha256.to_string(), text(root));
-    let arguments = ["prepare", "--json", "--allow-in-repo", "--model", &path, "--sha256", &sha256, "--cache-root", &root];
+    let arguments =
+        ["prepare", "--json", "--allow-in-repo", "--model", &path, "--sha256", &sha256, "--cache-root", &root];
     Call::new(&bench.pack, &arguments)
 }
 
@@ -97,10 +98,8 @@ fn same_result(ours: &Path, peer: &str) -> Result<(), Failure> {
             })
             .collect()
     };
-    let (a, b) = (
-        rows(&own, "/payload/sha256", "/source_tensor/sha256"),
-        rows(&peer, "/payload_sha256", "/source_sha256"),
-    );
+    let (a, b) =
+        (rows(&own, "/payload/sha256", "/source_tensor/sha256"), rows(&peer, "/payload_sha256", "/source_sha256"));
     if own["key"] == peer["key"] && a == b && !a.is_empty() {
         return Ok(());
     }
@@ -175,8 +174,7 @@ fn reading(bench: &mut Bench, folder: &Path, root: &Path, set: &Path) -> Result<
     let (ram, copy) = (folder.join("ram"), folder.join("copy"));
     let (root_text, ram_text) = (text(root), text(&ram));
     let roots = ["--json", "--allow-in-repo", "--cache-root", &root_text];
-    let stage_arguments =
-        [&["stage-ram", "--min-free", "0", "--ram-root", &ram_text][..], &roots[..]].concat();
+    let stage_arguments = [&["stage-ram", "--min-free", "0", "--ram-root", &ram_text][..], &roots[..]].concat();
     let stage = Call::new(&bench.pack, &stage_arguments);
     // The source's own receipt, so that staging reads it once.
     run(&stage)?;
@@ -186,7 +184,10 @@ fn reading(bench: &mut Bench, folder: &Path, root: &Path, set: &Path) -> Result<
 
     let mut group = Group::new();
     group.add("verify --deep", Call::new(&bench.pack, &[&["verify", "--deep"][..], &roots[..]].concat()));
-    group.add("sha256sum", shell("cat \"$1\"/tensors/*.bin >/dev/null; exec sha256sum \"$1\"/tensors/*.bin", &[&text(set)]));
+    group.add(
+        "sha256sum",
+        shell("cat \"$1\"/tensors/*.bin >/dev/null; exec sha256sum \"$1\"/tensors/*.bin", &[&text(set)]),
+    );
     group.add("stage-validate by BLAKE3", validate);
     if let Some(b3sum) = &bench.b3sum {
         group.add("b3sum", shell("exec \"$2\" \"$1\"/tensors/*.bin", &[&text(set), &text(b3sum)]));
@@ -194,7 +195,8 @@ fn reading(bench: &mut Bench, folder: &Path, root: &Path, set: &Path) -> Result<
     group.add("stage-ram", stage);
     let sum = bench.b3sum.as_ref().map_or_else(|| "sha256sum".to_owned(), |path| text(path));
     let name = if bench.b3sum.is_some() { "cp and b3sum" } else { "cp and sha256sum" };
-    group.add(name, shell("cp -r \"$1\" \"$2\" && exec \"$3\" \"$2\"/tensors/*.bin", &[&text(set), &text(&copy), &sum]));
+    group
+        .add(name, shell("cp -r \"$1\" \"$2\" && exec \"$3\" \"$2\"/tensors/*.bin", &[&text(set), &text(&copy), &sum]));
     group.run(bench.rounds, |name| match name {
         // Without its receipt the stage is proved by reading it.
         "stage-validate by BLAKE3" => {

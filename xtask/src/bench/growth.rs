@@ -41,8 +41,17 @@ pub(super) fn table(bench: &mut Bench, folder: &Path) -> Result<Vec<Value>, Fail
             .map(|jobs| {
                 let jobs_text = jobs.to_string();
                 let arguments = [
-                    "prepare", "--json", "--allow-in-repo", "--model", &path, "--sha256", &sha256, "--cache-root",
-                    &root_text, "--jobs", &jobs_text,
+                    "prepare",
+                    "--json",
+                    "--allow-in-repo",
+                    "--model",
+                    &path,
+                    "--sha256",
+                    &sha256,
+                    "--cache-root",
+                    &root_text,
+                    "--jobs",
+                    &jobs_text,
                 ];
                 (jobs, Call::new(&bench.pack, &arguments), Vec::new())
             })

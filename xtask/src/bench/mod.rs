@@ -65,7 +65,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let out = args.out.clone().unwrap_or_else(|| process::workspace_root().join("bench/results"));
     std::fs::create_dir_all(&out).at("create", &out)?;
     let result = measure(args)?;
-    let name = format!("{}{}.json", if args.quick { "quick-" } else { "" }, result["started_utc"].as_str().unwrap_or("").replace(':', ""));
+    let name = format!(
+        "{}{}.json",
+        if args.quick { "quick-" } else { "" },
+        result["started_utc"].as_str().unwrap_or("").replace(':', "")
+    );
     let path = out.join(name);
     let mut text = serde_json::to_string_pretty(&result).unwrap_or_default();
     text.push('\n');
@@ -81,16 +85,18 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn build_and_run() -> Result<ExitCode, Failure> {
     process::run(
         process::cargo().current_dir(process::workspace_root()).args([
-            "build", "--release", "--locked", "--package", "xtask", "--package", "b70-pack-bin",
+            "build",
+            "--release",
+            "--locked",
+            "--package",
+            "xtask",
+            "--package",
+            "b70-pack-bin",
         ]),
         "correct what the compiler says",
     )?;
     let own = release("xtask");
-    let status = Command::new(&own)
-        .args(std::env::args_os().skip(1))
-        .arg("--built")
-        .status()
-        .at("start", &own)?;
+    let status = Command::new(&own).args(std::env::args_os().skip(1)).arg("--built").status().at("start", &own)?;
     Ok(ExitCode::from(status.code().map_or(1, |code| u8::try_from(code).unwrap_or(1))))
 }
 
@@ -148,7 +154,8 @@ fn measure(args: &Args) -> Result<Value, Failure> {
         bench.left_out.push("b3sum: not installed".to_owned());
     }
     let memory = Scratch::new(&args.memory)?;
-    let geometry = args.geometry.clone().unwrap_or_else(|| (if args.quick { "tiny" } else { "qwen27-quarter" }).to_owned());
+    let geometry =
+        args.geometry.clone().unwrap_or_else(|| (if args.quick { "tiny" } else { "qwen27-quarter" }).to_owned());
 
     let machine = machine();
     let floor = probe::all(&memory.0, args.quick)?;

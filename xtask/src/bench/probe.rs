@@ -36,7 +36,11 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
     };
     let blake3 = |parallel: bool| {
         let mut hasher = Hasher::new(What::Blake3);
-        if parallel { hasher.update_parallel(&data) } else { hasher.update(&data) }
+        if parallel {
+            hasher.update_parallel(&data)
+        } else {
+            hasher.update(&data)
+        }
         hasher.finish()
     };
     let layout = Xe2DpasV2::new();

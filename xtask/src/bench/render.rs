@@ -26,8 +26,9 @@ pub(super) fn all(result: &Value) -> String {
 /// Replaces what stands between `<!-- bench:NAME -->` and `<!-- /bench -->`.
 pub(super) fn into(docs: &Path, result: &Path) -> Result<(), Failure> {
     let text = std::fs::read_to_string(result).at("read", result)?;
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::new(format!("{} is no result: {error}", result.display()), "give a file of bench/results"))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        Failure::new(format!("{} is no result: {error}", result.display()), "give a file of bench/results")
+    })?;
     if value["format"] != "b70-bench-speed-v1" {
         return Err(Failure::new(
             format!("{}: format is {}, expected b70-bench-speed-v1", result.display(), value["format"]),
@@ -36,7 +37,10 @@ pub(super) fn into(docs: &Path, result: &Path) -> Result<(), Failure> {
     }
     let document = std::fs::read_to_string(docs).at("read", docs)?;
     let replaced = replace(&document, &tables(&value)).ok_or_else(|| {
-        Failure::new(format!("{} lacks a marker", docs.display()), "restore the lines <!-- bench:NAME --> and <!-- /bench -->")
+        Failure::new(
+            format!("{} lacks a marker", docs.display()),
+            "restore the lines <!-- bench:NAME --> and <!-- /bench -->",
+        )
     })?;
     std::fs::write(docs, replaced).at("write", docs)
 }
@@ -93,7 +97,11 @@ fn about(result: &Value) -> String {
     let machine = &result["machine"];
     let list = |value: &Value| {
         let all = value.as_array().cloned().unwrap_or_default();
-        all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(if value == &result["left_out"] { "; " } else { " " })
+        all.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(if value == &result["left_out"] {
+            "; "
+        } else {
+            " "
+        })
     };
     let left_out = list(&result["left_out"]);
     format!(
@@ -151,7 +159,9 @@ fn floor(result: &Value, model: &Value, write: f64) -> (f64, f64) {
 }
 
 fn prepare(result: &Value) -> String {
-    let mut table = "| model | run | median | CPU | peak memory | × floor | × faster than numpy |\n|--|--|--|--|--|--|--|\n".to_owned();
+    let mut table =
+        "| model | run | median | CPU | peak memory | × floor | × faster than numpy |\n|--|--|--|--|--|--|--|\n"
+            .to_owned();
     let memory = &result["in_memory"];
     let disk = &result["on_disk"];
     let mut notes = String::new();
@@ -187,7 +197,9 @@ fn prepare(result: &Value) -> String {
                 seconds(number(&found["median_cpu_s"])),
                 mib(&found["peak_rss_bytes"]),
                 bound.map_or_else(String::new, |bound| format!("{:.2} ({})", wall / bound.max(1e-9), seconds(bound))),
-                numpy.filter(|_| name != "numpy packer").map_or_else(String::new, |numpy| format!("{:.1}", numpy / wall.max(1e-9))),
+                numpy
+                    .filter(|_| name != "numpy packer")
+                    .map_or_else(String::new, |numpy| format!("{:.1}", numpy / wall.max(1e-9))),
             ));
         }
         notes.push_str(&format!(
@@ -212,11 +224,13 @@ fn reading(result: &Value) -> String {
         let ratio = match name {
             "verify --deep" => {
                 let lanes = bytes / wall_s.max(1e-9) / (rate(result, "sha256_lanes_one_core").max(1.0) * cores(result));
-                let peer = wall(cases, "sha256sum").map_or_else(String::new, |peer| format!(", {:.1} × sha256sum", peer / wall_s));
+                let peer = wall(cases, "sha256sum")
+                    .map_or_else(String::new, |peer| format!(", {:.1} × sha256sum", peer / wall_s));
                 format!("{lanes:.2} of lanes × cores{peer}")
             }
             "stage-validate by BLAKE3" => {
-                let peer = wall(cases, "b3sum").map_or_else(String::new, |peer| format!(", {:.1} × b3sum", peer / wall_s));
+                let peer =
+                    wall(cases, "b3sum").map_or_else(String::new, |peer| format!(", {:.1} × b3sum", peer / wall_s));
                 format!("{:.2} of BLAKE3 in memory{peer}", of_rate("blake3_all_cores", wall_s))
             }
             "stage-ram" => {
@@ -225,11 +239,19 @@ fn reading(result: &Value) -> String {
             }
             _ => String::new(),
         };
-        table.push_str(&format!("| {name} | {} | {} | {ratio} |\n", seconds(wall_s), gigabytes(bytes / wall_s.max(1e-9))));
+        table.push_str(&format!(
+            "| {name} | {} | {} | {ratio} |\n",
+            seconds(wall_s),
+            gigabytes(bytes / wall_s.max(1e-9))
+        ));
     }
     table.push_str("\n| trusted look-up, whole process | median |\n|--|--|\n");
     for found in memory["lookups"].as_array().into_iter().flatten() {
-        table.push_str(&format!("| {} | {} |\n", found["name"].as_str().unwrap_or(""), seconds(number(&found["median_wall_s"]))));
+        table.push_str(&format!(
+            "| {} | {} |\n",
+            found["name"].as_str().unwrap_or(""),
+            seconds(number(&found["median_wall_s"]))
+        ));
     }
     table
 }
@@ -250,7 +272,12 @@ fn growth(result: &Value) -> String {
         for count in &threads {
             let Some(row) = of_count.iter().find(|row| row["threads"] == *count) else { continue };
             let wall = number(&row["median_wall_s"]);
-            table.push_str(&format!(" {} | {} | {} |", seconds(wall), gigabytes(bytes / wall.max(1e-9)), mib(&row["peak_rss_bytes"])));
+            table.push_str(&format!(
+                " {} | {} | {} |",
+                seconds(wall),
+                gigabytes(bytes / wall.max(1e-9)),
+                mib(&row["peak_rss_bytes"])
+            ));
         }
         table.push('\n');
     }
@@ -269,7 +296,8 @@ fn on_paper(result: &Value) -> String {
     // CPU seconds that can be spread: packing, writing, reading source and payload, two SHA-256 and two BLAKE3 of each payload's bytes.
     let shared = PACKED / pack + PACKED / write + 2.0 * PACKED / copy + 2.0 * PACKED / lanes + 2.0 * PACKED / blake3;
     let with_hash = serial + SIZE / blake3;
-    let mut table = "| cores | without a receipt | bound | with a receipt | a receipt saves |\n|--|--|--|--|--|\n".to_owned();
+    let mut table =
+        "| cores | without a receipt | bound | with a receipt | a receipt saves |\n|--|--|--|--|--|\n".to_owned();
     for cores in [1.0_f64, 2.0, 4.0, 8.0, 16.0, 64.0] {
         let spread = (shared + with_hash) / cores;
         let (without, with) = (serial.max(spread), shared / cores);

@@ -45,19 +45,11 @@ impl Avx512 {
 /// One round: the names of the state's words rotate, their values stay where they are.
 macro_rules! round {
     ($a:ident $b:ident $c:ident $d:ident $e:ident $f:ident $g:ident $h:ident, $w:expr, $k:expr) => {
-        let sum1 = xor3(
-            _mm512_ror_epi32::<6>($e),
-            _mm512_ror_epi32::<11>($e),
-            _mm512_ror_epi32::<25>($e),
-        );
+        let sum1 = xor3(_mm512_ror_epi32::<6>($e), _mm512_ror_epi32::<11>($e), _mm512_ror_epi32::<25>($e));
         let choice = _mm512_ternarylogic_epi32::<CHOOSE>($e, $f, $g);
         let wk = _mm512_add_epi32($w, _mm512_set1_epi32($k as i32));
         let t1 = _mm512_add_epi32(_mm512_add_epi32(_mm512_add_epi32($h, wk), choice), sum1);
-        let sum0 = xor3(
-            _mm512_ror_epi32::<2>($a),
-            _mm512_ror_epi32::<13>($a),
-            _mm512_ror_epi32::<22>($a),
-        );
+        let sum0 = xor3(_mm512_ror_epi32::<2>($a), _mm512_ror_epi32::<13>($a), _mm512_ror_epi32::<22>($a));
         let majority = _mm512_ternarylogic_epi32::<MAJORITY>($a, $b, $c);
         $d = _mm512_add_epi32($d, t1);
         $h = _mm512_add_epi32(t1, _mm512_add_epi32(sum0, majority));

@@ -63,12 +63,7 @@ impl ClosedFile {
 
     /// Gives the file its name, read back and made durable first where that has not been done yet; see
     /// [`TempFile::commit`] for what happens to a name that is taken.
-    pub fn commit(
-        mut self,
-        name: &RelPath,
-        on_existing: OnExisting,
-        progress: &Progress<'_>,
-    ) -> Result<Published> {
+    pub fn commit(mut self, name: &RelPath, on_existing: OnExisting, progress: &Progress<'_>) -> Result<Published> {
         name.single()?;
         let content = match self.content {
             Some(content) => content,

@@ -229,6 +229,9 @@ impl<'a> Pipeline<'a> {
             }
             state = self.sleep(state);
         }
+        if state.failed {
+            return None;
+        }
         drop(state);
         let streams = [&self.sha256, &self.blake3].map(|stream| stream.lock().unwrap_or_else(PoisonError::into_inner));
         let [sha256, blake3] = &streams;
