@@ -54,7 +54,7 @@ fn hashing(c: &mut Criterion) {
 fn lanes(c: &mut Criterion) {
     // Not a power of two apart, or all streams would fall on the same lines of the cache.
     let stride = (256 << 10) + 320;
-    let data: Vec<u8> = (0..16 * stride).map(|i| (i * 31 >> 3) as u8).collect();
+    let data: Vec<u8> = (0..16 * stride).map(|i| ((i * 31) >> 3) as u8).collect();
     let mut group = c.benchmark_group("sha256-lanes");
     group.sample_size(20);
     for kernel in LaneKernel::available().into_iter().chain([LaneKernel::best()]) {

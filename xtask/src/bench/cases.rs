@@ -107,7 +107,7 @@ fn same_result(ours: &Path, peer: &str) -> Result<(), Failure> {
 }
 
 /// Everything on a file system in memory.
-pub(super) fn in_memory(bench: &mut Bench, geometry: &str, folder: &Path, floor: &Value) -> Result<Value, Failure> {
+pub(super) fn in_memory(bench: &mut Bench, geometry: &str, folder: &Path) -> Result<Value, Failure> {
     Bench::say(&format!("the model {geometry} in memory"));
     let model = synth::make(geometry, &folder.join("model"))?;
     let (cold, trusted, peer) = (folder.join("cold"), folder.join("trusted"), folder.join("numpy"));
@@ -143,7 +143,6 @@ pub(super) fn in_memory(bench: &mut Bench, geometry: &str, folder: &Path, floor:
     }
     let reading = reading(bench, folder, &cold, &set)?;
     let lookups = lookups(bench, folder, &cold)?;
-    let _ = floor;
     for path in [&cold, &folder.join("ram"), &folder.join("model")] {
         empty(path)?;
     }

@@ -159,7 +159,7 @@ fn measure(args: &Args) -> Result<Value, Failure> {
 
     let machine = machine();
     let floor = probe::all(&memory.0, args.quick)?;
-    let in_memory = cases::in_memory(&mut bench, &geometry, &memory.0, &floor)?;
+    let in_memory = cases::in_memory(&mut bench, &geometry, &memory.0)?;
     let growth = growth::table(&mut bench, &memory.0)?;
     let on_disk = if args.no_disk || args.quick {
         bench.left_out.push("full size on the disk: not asked for".to_owned());

@@ -310,7 +310,7 @@ fn on_paper(result: &Value) -> String {
         ));
     }
     let wall = (shared + with_hash) / serial;
-    format!("{table}\nThe model's own hash is the wall from {:.1} cores on.\n", wall)
+    format!("{table}\nThe model's own hash is the wall from {wall:.1} cores on.\n")
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Vector `i` of the state holds word `i` of all sixteen streams, so that a round is a round of all of them. The blocks
 //! are transposed on their way in. Two streams cost as much as sixteen.
+#![allow(clippy::needless_range_loop, reason = "a loop over lanes indexes several arrays alike")]
 
 use std::arch::x86_64::{
     __m512i, _mm_set_epi64x, _mm512_add_epi32, _mm512_broadcast_i32x4, _mm512_loadu_si512, _mm512_ror_epi32,

@@ -3,6 +3,7 @@
 //! `sha256rnds2` has a latency of four cycles and can be started more often, so that a second stream fills the gaps of the
 //! first. How much that gains is the CPU's: nearly a factor of two on AMD Zen 3 and 4, a quarter on Intel's server cores,
 //! whose message instructions are the limit.
+#![allow(clippy::needless_range_loop, reason = "a loop over lanes indexes several arrays alike")]
 
 use std::arch::x86_64::{
     __m128i, _mm_add_epi32, _mm_alignr_epi8, _mm_blend_epi16, _mm_load_si128, _mm_loadu_si128, _mm_set_epi64x,
