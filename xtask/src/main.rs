@@ -1,5 +1,5 @@
-//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `man`, `synth`, `fuzz`,
-//! `campaign`, `licences`, `dist`.
+//! The developer's commands of b70kit: `cargo xtask test`, `setup`, `vectors`, `schemas`, `man`, `synth`, `bench`,
+//! `fuzz`, `campaign`, `licences`, `dist`.
 //!
 //! Everything a test needs beyond a Rust toolchain (Python packages, a real model, a real llama.cpp, an npm package) is
 //! fetched once into a development cache outside the repository and handed to the tests as `B70_TEST_…` variables.
@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a developer's command line talks to its user")]
 
+mod bench;
 mod cache;
 mod campaign;
 mod commands;
@@ -49,6 +50,8 @@ enum Command {
     Man(generated::Args),
     /// Write a synthetic GGUF model with the tensors of a real one and deterministic bytes.
     Synth(synth::Args),
+    /// Measure whole processes against their peers and write the result under bench/results.
+    Bench(bench::Args),
     /// Run the fuzz targets under fuzz/ (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
     /// Hurt the real executables and check what they promise: kill, io, tamper, mix, clock, signals.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Schemas(args) => generated::run("schemas", generated::SCHEMAS, &args),
         Command::Man(args) => generated::run("man", generated::MAN, &args),
         Command::Synth(args) => synth::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Campaign(args) => campaign::run(&args),
         Command::Licences => licences::run(),

@@ -1,4 +1,4 @@
-//! How fast files are hashed, one stream against many, and what it costs to honour a receipt of 187 files.
+//! How fast files are hashed, one stream against many files and lanes, and what it costs to honour a receipt of 187 files.
 #![allow(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::path::PathBuf;
 
 use b70_admission::{
-    Expected, Extras, How, Job, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Source, Subject, TempFile,
-    Verdict, What, admit, examine, hash_file, hash_many, issue, pool,
+    Expected, Extras, How, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Sha256Lanes,
+    Source, Subject, TempFile, Verdict, What, admit, examine, hash_file, hash_many, hash_many_with, issue, pool,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -42,9 +42,32 @@ fn hashing(c: &mut Criterion) {
             group.bench_function(format!("many-{threads}-threads"), |b| {
                 b.iter(|| hash_many(black_box(&jobs), what, &pool, &Progress::NONE));
             });
+            group.bench_function(format!("many-{threads}-threads-plain"), |b| {
+                b.iter(|| hash_many_with(black_box(&jobs), what, LaneKernel::plain(), &pool, &Progress::NONE));
+            });
         }
         group.finish();
     }
+}
+
+/// Streams side by side in memory, by every kernel of this CPU and by their number.
+fn lanes(c: &mut Criterion) {
+    // Not a power of two apart, or all streams would fall on the same lines of the cache.
+    let stride = (256 << 10) + 320;
+    let data: Vec<u8> = (0..16 * stride).map(|i| ((i * 31) >> 3) as u8).collect();
+    let mut group = c.benchmark_group("sha256-lanes");
+    group.sample_size(20);
+    for kernel in LaneKernel::available().into_iter().chain([LaneKernel::best()]) {
+        for count in [1, 2, 4, 8, 16] {
+            let streams: Vec<&[u8]> = (0..count).map(|i| &data[i * stride..][..256 << 10]).collect();
+            group.throughput(Throughput::Bytes((count as u64) << 18));
+            group.bench_function(format!("{}-{count}-streams", kernel.name()), |b| {
+                let mut lanes = Sha256Lanes::new(count, kernel);
+                b.iter(|| lanes.update(black_box(&streams)));
+            });
+        }
+    }
+    group.finish();
 }
 
 fn publishing(c: &mut Criterion) {
@@ -108,5 +131,5 @@ fn honouring(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, hashing, publishing, honouring);
+criterion_group!(benches, hashing, lanes, publishing, honouring);
 criterion_main!(benches);

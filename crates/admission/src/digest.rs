@@ -11,11 +11,16 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, Result};
+use crate::lanes::{LaneKernel, Sha256Lanes};
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 
 /// Bytes of one read: large enough to hide the call, small enough to stay in the second-level cache.
 pub(crate) const BUFFER: usize = 1 << 20;
+
+/// Bytes of a stream that are taken at a time where several streams share a core: sixteen of them stay in the second-level
+/// cache.
+pub(crate) const LANE_BUFFER: usize = 64 << 10;
 
 /// A SHA-256 digest (FIPS 180-4): the identity of bytes.
 pub use b70_manifest::Sha256Hex as Sha256;
@@ -305,13 +310,25 @@ pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_
     hash_serial(opened.file(), &path, len, what, &mut buffer, progress)
 }
 
-/// Hashes many files over the threads of `pool`, at most one file open per thread; the results stand in the order of
-/// `jobs`. Fewer large files than threads are read ahead and, for BLAKE3, split over the pool.
+/// Hashes many files over the threads of `pool`; the results stand in the order of `jobs`. Each thread hashes as many files
+/// side by side as share a core well ([`LaneKernel::best`], at most sixteen); fewer large files than threads are read ahead
+/// and, for BLAKE3, split over the pool.
 ///
 /// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
 pub fn hash_many(
     jobs: &[Job<'_>],
     what: What,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+) -> Vec<Result<Digests>> {
+    hash_many_with(jobs, what, LaneKernel::best(), pool, progress)
+}
+
+/// [`hash_many`] with a kernel of choice.
+pub fn hash_many_with(
+    jobs: &[Job<'_>],
+    what: What,
+    kernel: LaneKernel,
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Vec<Result<Digests>> {
@@ -326,11 +343,16 @@ pub fn hash_many(
                 .collect()
         });
     }
-    // Workers take the next file off a shared counter; every thread keeps one buffer for all of its files.
+    // Workers take the next file off a shared counter; every thread keeps its buffers for all of its files.
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<Result<Digests>>> = Vec::new();
     results.resize_with(jobs.len(), || None);
+    // Nobody takes more than his share at once, or the others would have nothing to do.
+    let width = if what.sha256() { kernel.width().min(jobs.len().div_ceil(threads)) } else { 1 };
     let done = pool.broadcast(|_| {
+        if width > 1 {
+            return hash_side_by_side(jobs, what, kernel, width, &next, progress);
+        }
         let mut buffer = vec![0; BUFFER];
         let mut done = Vec::new();
         loop {
@@ -347,6 +369,86 @@ pub fn hash_many(
         results[i] = Some(result);
     }
     results.into_iter().map(|r| r.unwrap_or(Err(Error::Cancelled))).collect()
+}
+
+/// A file that has a lane.
+struct Stream<'a> {
+    job: usize,
+    opened: Opened<'a>,
+    path: PathBuf,
+    len: u64,
+    done: u64,
+    blake3: Option<Box<blake3::Hasher>>,
+}
+
+/// One worker with `width` lanes: a lane whose file ends takes the next file.
+fn hash_side_by_side(
+    jobs: &[Job<'_>],
+    what: What,
+    kernel: LaneKernel,
+    width: usize,
+    next: &AtomicUsize,
+    progress: &Progress<'_>,
+) -> Vec<(usize, Result<Digests>)> {
+    let mut lanes = Sha256Lanes::new(width, kernel);
+    let mut streams: Vec<Option<Stream<'_>>> = Vec::new();
+    streams.resize_with(width, || None);
+    let mut buffer = vec![0; width * LANE_BUFFER];
+    let mut filled = vec![0; width];
+    let mut done = Vec::new();
+    loop {
+        for stream in &mut streams {
+            while stream.is_none() {
+                let job = next.fetch_add(1, Ordering::Relaxed);
+                let Some(source) = jobs.get(job) else { break };
+                match source.open() {
+                    Ok((opened, path, len)) => {
+                        let blake3 = what.blake3().then(|| Box::new(blake3::Hasher::new()));
+                        *stream = Some(Stream { job, opened, path, len, done: 0, blake3 });
+                    }
+                    Err(error) => done.push((job, Err(error))),
+                }
+            }
+        }
+        if streams.iter().all(Option::is_none) {
+            return done;
+        }
+        let mut bytes = 0;
+        for (lane, (slot, buffer)) in streams.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
+            filled[lane] = 0;
+            let Some(stream) = slot else { continue };
+            match advance(stream, buffer, progress) {
+                Ok(n) if n > 0 => {
+                    filled[lane] = n;
+                    bytes += n as u64;
+                }
+                end => {
+                    let sha256 = Some(lanes.take(lane));
+                    let Some(Stream { job, done: size, blake3, .. }) = slot.take() else { continue };
+                    let blake3 = blake3.map(|hasher| Blake3(*hasher.finalize().as_bytes()));
+                    done.push((job, end.map(|_| Digests { sha256, blake3, size })));
+                }
+            }
+        }
+        let slices: Vec<&[u8]> =
+            buffer.chunks_exact(LANE_BUFFER).zip(&filled).map(|(buffer, &n)| &buffer[..n]).collect();
+        lanes.update(&slices);
+        progress.add(bytes);
+    }
+}
+
+/// Reads the next bytes of a stream, for BLAKE3 too; 0 at its end, which must be where it was when the file was opened.
+fn advance(stream: &mut Stream<'_>, buffer: &mut [u8], progress: &Progress<'_>) -> Result<usize> {
+    progress.check()?;
+    let n = pread(stream.opened.file(), buffer, stream.done).map_err(|e| Error::io("read", &stream.path, e))?;
+    stream.done += n as u64;
+    if stream.done > stream.len || (n == 0 && stream.done < stream.len) {
+        return Err(changed(&stream.path, stream.len, stream.done));
+    }
+    if let Some(blake3) = &mut stream.blake3 {
+        blake3.update(&buffer[..n]);
+    }
+    Ok(n)
 }
 
 /// A bounded pool of `threads` workers (0: one for each core this process may use).

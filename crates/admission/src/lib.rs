@@ -65,6 +65,7 @@ mod fault;
 mod fingerprint;
 mod headroom;
 mod identity;
+mod lanes;
 mod lock;
 mod output;
 mod path;
@@ -81,7 +82,8 @@ pub use cache::{
     resident_bytes,
 };
 pub use digest::{
-    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many, pool,
+    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many,
+    hash_many_with, pool,
 };
 pub use documents::{
     ArtifactError, ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts,
@@ -95,17 +97,18 @@ pub use fingerprint::{
 };
 pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
+pub use lanes::{LaneKernel, Sha256Lanes};
 pub use lock::{LockGuard, lock, lock_all};
 pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
 pub use progress::Progress;
 pub use publish::{
-    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, copy_verified,
-    publish_bytes, replace_bytes, sweep_orphans,
+    ClosedFile, DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile,
+    copy_verified, publish_bytes, read_back, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
     Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
-    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, issue,
+    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, issue, issue_with,
 };
 pub use registry::{
     Artifact, GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry,

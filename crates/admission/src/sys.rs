@@ -1,4 +1,4 @@
-//! The one module with `unsafe`: file leases, for which neither rustix nor nix has a call.
+//! System calls for which neither rustix nor nix has a safe one: file leases, and the start of a writeback.
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
@@ -46,3 +46,11 @@ pub(crate) fn probe_lease(fd: BorrowedFd<'_>) -> LeaseProbe {
 
 /// `F_SETSIG` of asm-generic/fcntl.h, the same on every Linux architecture but absent from the libc crate for some.
 const F_SETSIG: libc::c_int = 10;
+
+/// Asks the kernel to begin writing a file's dirty pages to the disk, without waiting for them. Advice: fsync is what counts,
+/// and file systems in memory have nothing to do.
+#[expect(unsafe_code, reason = "rustix and nix offer no sync_file_range")]
+pub(crate) fn start_writeback(fd: BorrowedFd<'_>) {
+    // SAFETY: the call takes integers alone and touches no memory of ours; `fd` is open, since it is borrowed.
+    let _ = unsafe { libc::sync_file_range(fd.as_raw_fd(), 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+}

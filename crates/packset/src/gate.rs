@@ -1,31 +1,43 @@
 //! The gate between finished work and its name: it opens when the model's SHA-256 has been found right.
+//!
+//! Packed payloads are made durable while the gate is still shut, and named once it is open, both by threads that do
+//! nothing else: they wait for the disk, and cost no core.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use b70_admission::{Outcome, Progress, Root};
+use b70_admission::{OnExisting, Outcome, Progress, Root};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
 
 use crate::error::PackError;
 use crate::import::Import;
 use crate::model::{Model, cancelled};
-use crate::pack::{PackedTensor, publish_payload};
+use crate::pack::{PackedTensor, payload_file_name};
+use crate::set::rel;
 use crate::source::SourceProof;
 
-/// Finished tensors that may wait at once. Each keeps three file handles; 1024 are a common limit.
-const MAX_WAITING: usize = 192;
+/// Finished tensors that may wait at once. Each keeps two file handles; 1024 are a common limit.
+pub(crate) const MAX_WAITING: usize = 256;
 
 /// A tensor that is done but for its name.
 pub(crate) enum Finished {
-    /// Packed into an unnamed file.
+    /// Packed into an unnamed file, which has been read back.
     Packed(Box<PackedTensor>),
     /// Found in another set, its bytes checked.
     Import(Box<Import>),
 }
 
 impl Finished {
+    /// Waits until the payload is on the disk.
+    pub(crate) fn sync(&mut self) -> Result<(), PackError> {
+        match self {
+            Self::Packed(packed) => Ok(packed.file.sync()?),
+            Self::Import(_) => Ok(()),
+        }
+    }
+
     /// Gives the payload its name; returns the complete entry, how the publish ended, and whether it was imported.
     pub(crate) fn publish(
         self,
@@ -36,7 +48,9 @@ impl Finished {
         match self {
             Self::Packed(packed) => {
                 let packed = *packed;
-                let published = publish_payload(packed.temp, entry.key, progress)?;
+                let name = rel(&payload_file_name(entry.key));
+                let published =
+                    packed.file.commit(&name, OnExisting::ReplaceDamaged, &progress.silent()).map_err(cancelled)?;
                 entry.source_tensor.sha256 = packed.source_sha256;
                 entry.payload.size_bytes = published.content.size;
                 entry.payload.sha256 = published.content.sha256;
@@ -61,9 +75,22 @@ enum State {
     Closed,
 }
 
+/// What a publisher is to do with a finished tensor.
+pub(crate) enum Work {
+    /// Make it durable and give it back to [`HashGate::synced`].
+    Sync(usize, Finished),
+    /// Give it its name and say so to [`HashGate::published`].
+    Publish(usize, Finished),
+}
+
 struct Inner {
     state: State,
+    unsynced: VecDeque<(usize, Finished)>,
     waiting: VecDeque<(usize, Finished)>,
+    /// Handed out to publishers.
+    out: usize,
+    /// Whether more may still be submitted.
+    producing: bool,
     proof: Option<SourceProof>,
 }
 
@@ -75,7 +102,14 @@ pub(crate) struct HashGate {
 
 impl HashGate {
     pub(crate) fn new() -> Self {
-        let inner = Inner { state: State::Pending, waiting: VecDeque::new(), proof: None };
+        let inner = Inner {
+            state: State::Pending,
+            unsynced: VecDeque::new(),
+            waiting: VecDeque::new(),
+            out: 0,
+            producing: true,
+            proof: None,
+        };
         Self { inner: Mutex::new(inner), changed: Condvar::new() }
     }
 
@@ -87,6 +121,7 @@ impl HashGate {
     fn set(&self, state: State) {
         let mut inner = self.lock();
         if matches!(state, State::Closed) {
+            inner.unsynced.clear();
             inner.waiting.clear();
         }
         inner.state = state;
@@ -138,48 +173,67 @@ impl HashGate {
         Ok(found)
     }
 
-    /// Something that waits, once the gate is open; none while it is pending.
-    pub(crate) fn take_waiting(&self) -> Result<Option<(usize, Finished)>, PackError> {
-        let mut inner = self.lock();
-        match inner.state {
-            State::Open => Ok(inner.waiting.pop_front()),
-            State::Pending => Ok(None),
-            State::Closed => Err(PackError::Cancelled),
-        }
+    /// Whether so much waits that no more should be made.
+    pub(crate) fn is_full(&self) -> bool {
+        let inner = self.lock();
+        inner.unsynced.len() + inner.waiting.len() + inner.out >= MAX_WAITING
     }
 
-    /// Lets finished work through when the gate is open; otherwise it waits inside, or, when too much waits already, the
-    /// caller does.
-    pub(crate) fn pass(
-        &self,
-        index: usize,
-        finished: Finished,
-        progress: &Progress<'_>,
-    ) -> Result<Option<Finished>, PackError> {
+    /// Takes finished work in.
+    pub(crate) fn submit(&self, index: usize, finished: Finished) {
+        let mut inner = self.lock();
+        if !matches!(inner.state, State::Closed) {
+            inner.unsynced.push_back((index, finished));
+        }
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// Nothing more will be submitted.
+    pub(crate) fn end(&self) {
+        self.lock().producing = false;
+        self.changed.notify_all();
+    }
+
+    /// What a publisher does next; none when everything has its name.
+    pub(crate) fn next(&self, progress: &Progress<'_>) -> Result<Option<Work>, PackError> {
         let mut inner = self.lock();
         loop {
-            match inner.state {
-                State::Open => return Ok(Some(finished)),
-                State::Closed => return Err(PackError::Cancelled),
-                State::Pending if inner.waiting.len() < MAX_WAITING => {
-                    inner.waiting.push_back((index, finished));
-                    return Ok(None);
-                }
-                State::Pending => {}
+            progress.check().map_err(cancelled)?;
+            if matches!(inner.state, State::Closed) {
+                return Err(PackError::Cancelled);
+            }
+            let open = matches!(inner.state, State::Open);
+            if let Some((index, finished)) = if open { inner.waiting.pop_front() } else { None } {
+                inner.out += 1;
+                return Ok(Some(Work::Publish(index, finished)));
+            }
+            if let Some((index, finished)) = inner.unsynced.pop_front() {
+                inner.out += 1;
+                return Ok(Some(Work::Sync(index, finished)));
+            }
+            if !inner.producing && inner.out == 0 && inner.waiting.is_empty() {
+                return Ok(None);
             }
             inner = self.sleep(inner);
-            progress.check().map_err(cancelled)?;
         }
     }
 
-    /// Waits until the gate is no longer pending.
-    pub(crate) fn wait(&self, progress: &Progress<'_>) -> Result<(), PackError> {
+    /// Takes back what was made durable.
+    pub(crate) fn synced(&self, index: usize, finished: Finished) {
         let mut inner = self.lock();
-        while matches!(inner.state, State::Pending) {
-            inner = self.sleep(inner);
-            progress.check().map_err(cancelled)?;
+        inner.out -= 1;
+        if !matches!(inner.state, State::Closed) {
+            inner.waiting.push_back((index, finished));
         }
-        if matches!(inner.state, State::Closed) { Err(PackError::Cancelled) } else { Ok(()) }
+        drop(inner);
+        self.changed.notify_all();
+    }
+
+    /// Something has its name.
+    pub(crate) fn published(&self) {
+        self.lock().out -= 1;
+        self.changed.notify_all();
     }
 
     fn sleep<'a>(&self, inner: MutexGuard<'a, Inner>) -> MutexGuard<'a, Inner> {

@@ -47,6 +47,7 @@
 //! map: whoever can write the file can change it under the reader.
 #![deny(unsafe_code)]
 
+mod buffer;
 mod document;
 mod error;
 mod gate;

@@ -144,6 +144,11 @@ impl Model {
         Ok(())
     }
 
+    /// Bytes of a file when it was opened.
+    pub(crate) fn file_size(&self, index: usize) -> u64 {
+        self.split.files()[index].owned().header.file_size
+    }
+
     pub(crate) fn file(&self, index: usize) -> (&File, &Path) {
         let file = &self.split.files()[index];
         (file.file(), file.path())

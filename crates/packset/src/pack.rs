@@ -1,6 +1,6 @@
 //! Packing one tensor into one payload, and comparing a payload with its source, in bounded memory.
 //!
-//! A tensor whose source and payload fit the working set of a worker is handled whole. A larger one is handled in *bands*
+//! A tensor that fits the pipeline's budget is packed whole. A larger one is handled in *bands*
 //! of whole row groups: each band is packed as a tensor of its own and scattered into the payload by
 //! [`Layout::segments`]. Tensor data is read with `pread` into buffers, never mapped: mapped pages would count as memory,
 //! and a file that is truncated under a map kills the process.
@@ -10,33 +10,33 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::time::Instant;
 
-use b70_admission::{Hasher, OnExisting, Progress, Published, RelPath, Root, TempFile, What};
+use b70_admission::{ClosedFile, Hasher, LaneKernel, Progress, RelPath, Root, TempFile, What, read_back};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
 
+use crate::buffer::Growing;
 use crate::error::PackError;
 use crate::layout::{Layout, MatrixShape, Threads};
 use crate::model::{Model, ModelTensor, cancelled};
 use crate::plan::SelectedTensor;
-use crate::set::{payload_name, rel};
+use crate::set::payload_name;
 
 /// The largest row group the packer works on: 16 rows of 1.8 million elements in Q4_0.
 const MAX_GROUP_BYTES: u64 = 16 << 20;
 
-/// Memory for tensor data, over all workers together.
+/// Memory for a tensor that is unpacked, and for one that is too large to be packed whole.
 pub(crate) const WORKING_SET: u64 = 384 << 20;
-/// What one worker needs to be worth starting: a 50 MB tensor, whole.
-const WORKER_SET: u64 = 104 << 20;
+/// Threads beyond these do not help: the model's own hash is one stream.
+const MAX_JOBS: usize = 64;
 
-/// The working set of one of `jobs` workers, in bytes.
-pub(crate) fn worker_set(jobs: usize) -> u64 {
-    WORKING_SET / jobs.max(1) as u64
+/// The working set of one of `jobs` workers that packs in bands, in bytes.
+pub(crate) fn band_set(jobs: usize) -> u64 {
+    (WORKING_SET / jobs.max(1) as u64).max(16 << 20)
 }
 
-/// How many workers the memory bound allows with a useful working set each.
+/// How many workers are worth starting.
 pub(crate) fn default_jobs() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    cores.min((WORKING_SET / WORKER_SET) as usize * 4)
+    std::thread::available_parallelism().map_or(1, usize::from).min(MAX_JOBS)
 }
 
 /// Refuses a tensor of which not even one row group fits a worker's memory.
@@ -58,47 +58,59 @@ fn band_rows(shape: MatrixShape, layout: &dyn Layout, limit: u64) -> Result<u64,
 
 /// A packed tensor that has no name yet.
 pub(crate) struct PackedTensor {
-    pub(crate) temp: TempFile,
+    pub(crate) file: ClosedFile,
     pub(crate) source_sha256: Sha256Hex,
     pub(crate) seconds: f64,
 }
 
 /// Buffers of one worker, kept from tensor to tensor.
 #[derive(Default)]
-pub(crate) struct Buffers {
-    source: Vec<u8>,
-    payload: Vec<u8>,
+struct Buffers {
+    source: Growing,
+    payload: Growing,
 }
 
-impl Buffers {
-    fn resize(&mut self, source: u64, payload: u64) {
-        // Bounded by the worker's set; kept, so that memory is touched once.
-        let fit = |buffer: &mut Vec<u8>, len: u64| {
-            let len = len as usize;
-            if buffer.len() < len {
-                *buffer = vec![0; len];
-            }
-        };
-        fit(&mut self.source, source);
-        fit(&mut self.payload, payload);
-    }
+/// Permission bits of a payload.
+const PAYLOAD_MODE: u32 = 0o444;
+
+/// Packs a tensor whose bytes are in memory into an unnamed file beside its future name. The file's SHA-256 is left to the
+/// proof that reads it back.
+pub(crate) fn pack_whole(
+    tensor: &SelectedTensor,
+    source: &[u8],
+    layout: &dyn Layout,
+    tensors_dir: &Root,
+    scratch: &mut Growing,
+) -> Result<ClosedFile, PackError> {
+    let payload_len = layout.payload_len(tensor.shape)?;
+    let mut temp = TempFile::create(tensors_dir)?;
+    temp.without_sha256();
+    temp.reserve(payload_len)?;
+    let payload = scratch.get_mut(payload_len as usize).map_err(PackError::io("get memory for", tensors_dir.path()))?;
+    layout.pack(tensor.shape, source, payload, Threads::One)?;
+    temp.write_all(payload)?;
+    let file = temp.close(PAYLOAD_MODE)?;
+    file.start_writeback();
+    Ok(file)
 }
 
-/// Reads, hashes, packs and writes one tensor into an unnamed file beside its future name.
-pub(crate) fn pack_tensor(
+/// Reads, hashes, packs and writes one tensor in bands, then reads the file back.
+pub(crate) fn pack_banded(
     model: &Model,
     tensor: &SelectedTensor,
     layout: &dyn Layout,
     tensors_dir: &Root,
     limit: u64,
-    buffers: &mut Buffers,
     progress: &Progress<'_>,
 ) -> Result<PackedTensor, PackError> {
     let started = Instant::now();
     let shape = tensor.shape;
     let payload_len = layout.payload_len(shape)?;
     let mut temp = TempFile::create(tensors_dir)?;
+    temp.without_sha256();
     temp.reserve(payload_len)?;
+    let mut buffers = Buffers::default();
+    let no_memory = || PackError::io("get memory for", model.path());
     let rows = band_rows(shape, layout, limit)?;
     let mut source_hash = Hasher::new(What::Sha256);
     let mut first = 0;
@@ -106,9 +118,8 @@ pub(crate) fn pack_tensor(
         progress.check().map_err(cancelled)?;
         let band = MatrixShape { k: shape.k, n: rows.min(shape.n - first) };
         let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
-        buffers.resize(source_len, band_len);
-        let source = &mut buffers.source[..source_len as usize];
-        let payload = &mut buffers.payload[..band_len as usize];
+        let source = buffers.source.get_mut(source_len as usize).map_err(no_memory())?;
+        let payload = buffers.payload.get_mut(band_len as usize).map_err(no_memory())?;
         model.read_at(tensor.file_index, tensor.offset + first * (source_len / band.n), source)?;
         source_hash.update(source);
         layout.pack(band, source, payload, Threads::One)?;
@@ -123,8 +134,11 @@ pub(crate) fn pack_tensor(
         progress.add(source_len);
         first += band.n;
     }
+    let mut file = temp.close(PAYLOAD_MODE)?;
+    file.start_writeback();
+    read_back(&mut [&mut file], &[], LaneKernel::best(), &progress.silent()).map_err(cancelled)?;
     let source_sha256 = source_hash.finish().sha256.expect("SHA-256 was asked for");
-    Ok(PackedTensor { temp, source_sha256, seconds: started.elapsed().as_secs_f64() })
+    Ok(PackedTensor { file, source_sha256, seconds: started.elapsed().as_secs_f64() })
 }
 
 /// SHA-256 of the model's own bytes of a tensor.
@@ -146,11 +160,10 @@ pub(crate) fn source_sha256(
     Ok(hash.finish().sha256.expect("SHA-256 was asked for"))
 }
 
-/// Publishes a packed tensor's payload under its key, read-only.
-pub(crate) fn publish_payload(temp: TempFile, key: Sha256Hex, progress: &Progress<'_>) -> Result<Published, PackError> {
+/// The name of a payload within its folder.
+pub(crate) fn payload_file_name(key: Sha256Hex) -> String {
     let name = payload_name(key);
-    let file_name = name.rsplit('/').next().unwrap_or_default();
-    temp.commit(&rel(file_name), 0o444, OnExisting::ReplaceDamaged, None, &progress.silent()).map_err(cancelled)
+    name.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 /// Unpacks a payload and compares it with the model's blocks; the first row that differs, or none.
@@ -206,9 +219,10 @@ pub(crate) fn for_each_band(
         progress.check().map_err(cancelled)?;
         let band = MatrixShape { k, n: rows.min(n - first) };
         let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
-        buffers.resize(source_len, band_len);
-        let source = &mut buffers.source[..source_len as usize];
-        let payload = &mut buffers.payload[..band_len as usize];
+        let source =
+            buffers.source.get_mut(source_len as usize).map_err(PackError::io("get memory for", set.path()))?;
+        let payload =
+            buffers.payload.get_mut(band_len as usize).map_err(PackError::io("get memory for", set.path()))?;
         read_band(&file, &path, layout, shape, first, band, payload)?;
         pool.install(|| layout.unpack(band, payload, source, Threads::Pool))?;
         progress.add(band_len);

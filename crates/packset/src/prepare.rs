@@ -1,34 +1,37 @@
 //! `prepare`: from a model and a plan to a ready set.
 //!
-//! The model's SHA-256, which every key names, is computed while workers pack into unnamed files; nothing gets a name
-//! before the hash has been found right. Each payload is then published on its own (data first, sidecar after), the index
+//! The model's SHA-256, which every key names, is computed from the very bytes that are packed into unnamed files meanwhile
+//! (see the pipeline); nothing gets a name before the hash has been found right. Each payload is then published on its own (data first, sidecar after), the index
 //! and checksum list follow, and the manifest comes last: a set without a manifest is not a set, and a run that was killed
 //! is continued by the next.
 
+mod pipeline;
 mod publish;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use b70_admission::{
-    LockGuard, Outcome, Progress, Receipt, Root, lock, open_or_create, pool, replace_bytes, sweep_orphans,
+    ClosedFile, LockGuard, Outcome, Progress, Receipt, Root, lock, open_or_create, pool, replace_bytes, sweep_orphans,
 };
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, canonical_sha256};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::buffer::Growing;
 use crate::error::PackError;
-use crate::gate::{Finished, HashGate};
+use crate::gate::{Finished, HashGate, Work};
 use crate::import::{Donors, find_ready};
 use crate::keys::{set_identity, tensor_identity};
 use crate::layout::Layout;
 use crate::model::{Model, cancelled};
-use crate::pack::{Buffers, default_jobs, pack_tensor, source_sha256, worker_set};
+use crate::pack::{PackedTensor, band_set, default_jobs, pack_banded, pack_whole, source_sha256};
 use crate::plan::{Plan, SelectedTensor, Selection};
 use crate::set::{MANIFEST_FILE, SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
-use crate::source::{RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
+use crate::source::{Pass, RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
+use pipeline::{Packer, Pipeline, Wanted};
 
 /// Folder of the lock files below a cache root; they are never removed.
 pub(crate) const LOCKS_DIR: &str = ".locks";
@@ -162,7 +165,7 @@ pub fn prepare_in(
             (*sha256, vouched_by.clone())
         }
         // Without a digest there is no key, so nothing can overlap.
-        ModelHash::Unknown => (gate.compute(model, None, || prover.prove())?, "nothing".to_owned()),
+        ModelHash::Unknown => (gate.compute(model, None, || prover.prove(None))?, "nothing".to_owned()),
     };
     let cache = open_or_create(options.cache_root, 0o755)?;
     if let Ok(receipts) = cache.dir(&rel(RECEIPTS_DIR)) {
@@ -170,7 +173,7 @@ pub fn prepare_in(
     }
     let mut run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
     run.prover = Some(&prover);
-    run.worker_set = worker_set_bytes.unwrap_or(run.worker_set);
+    run.worker_set = worker_set_bytes;
     let result = run.execute();
     if result.is_err() {
         run.leave_no_empty_folders();
@@ -239,13 +242,22 @@ impl<'a> Prover<'a> {
         })
     }
 
-    fn prove(&self) -> Result<SourceProof, PackError> {
+    /// `pass` reads the whole model for a purpose of its own and hashes it on the way.
+    fn prove(&self, pass: Option<Pass<'_>>) -> Result<SourceProof, PackError> {
         if let Some(subject) = &self.subject {
-            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, &self.progress);
+            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, pass, &self.progress);
         }
         let started = Instant::now();
+        let sha256 = match pass {
+            None => self.model.sha256(&self.progress)?,
+            Some(pass) => {
+                let files = pass().ok_or(PackError::Cancelled)?;
+                let digests: Option<Vec<_>> = files.iter().map(|file| file.sha256).collect();
+                self.model.sha256_of_files(&digests.ok_or(PackError::Cancelled)?)
+            }
+        };
         Ok(SourceProof {
-            sha256: self.model.sha256(&self.progress)?,
+            sha256,
             trust: SourceTrust::Sha256,
             reasons: vec!["no receipt can name these files".to_owned()],
             seconds: started.elapsed().as_secs_f64(),
@@ -299,7 +311,8 @@ struct Run<'a> {
     recorded: Option<PackSet>,
     donors: Donors,
     jobs: usize,
-    worker_set: u64,
+    /// Bytes of a worker's source and payload that make a tensor too large to be held, where a test says so.
+    worker_set: Option<u64>,
     _lock: Option<LockGuard>,
 }
 
@@ -348,40 +361,81 @@ impl<'a> Run<'a> {
             gate,
             prover: None,
             jobs,
-            worker_set: worker_set(jobs),
+            worker_set: None,
             _lock: lock,
         })
     }
 
-    /// Runs the workers and, beside them, the model's hash. Returns the entries in slot order.
+    /// Runs the pipeline and, beside it, what waits for the disk. Returns the entries in slot order.
     fn execute(&self) -> Result<(Vec<TensorPack>, Counts, f64), PackError> {
         let started = Instant::now();
-        let next = AtomicUsize::new(0);
-        let results = std::thread::scope(|scope| {
-            let hashing = self.gate.is_pending().then(|| {
-                scope.spawn(|| {
-                    let prover = self.prover.expect("set before the workers start");
-                    self.gate.compute(self.model, Some(self.sha256), || prover.prove()).map(|_| ())
-                })
-            });
-            let workers: Vec<_> = (0..self.jobs).map(|_| scope.spawn(|| self.work(&next))).collect();
-            let mut outcome = Ok(Vec::new());
-            for worker in workers {
-                let result = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                match (result, &mut outcome) {
-                    (Ok(mut done), Ok(all)) => all.append(&mut done),
-                    // A worker that found the gate closed only says that another one failed: that one's error counts.
-                    (Err(error), Ok(_) | Err(PackError::Cancelled)) => outcome = Err(error),
-                    (_, Err(_)) => {}
+        let budget = pipeline::budget(self.jobs);
+        let wanted = self.wanted_tensors(budget)?;
+        let work = Workers { run: self, done: Mutex::new(Vec::new()) };
+        let pipeline = Pipeline::new(self.model, &wanted, &work, self.jobs, budget, self.options.progress);
+        let stop = || {
+            StopOnPanic(|| {
+                self.gate.abort();
+                pipeline.fail();
+            })
+        };
+        let outcome = std::thread::scope(|scope| {
+            let join = |outcome: std::thread::Result<Result<(), PackError>>| {
+                outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            let hashing = scope.spawn(|| {
+                let _stop = stop();
+                if !self.gate.is_pending() {
+                    pipeline.start(false);
+                    return Ok(());
                 }
+                let prover = self.prover.expect("set before the workers start");
+                let pass = || pipeline.digests();
+                let proved = self.gate.compute(self.model, Some(self.sha256), || prover.prove(Some(&pass)));
+                match proved {
+                    // By a receipt, or otherwise without the pass: the tensors alone are read.
+                    Ok(_) => pipeline.start(false),
+                    Err(_) => pipeline.fail(),
+                }
+                proved.map(|_| ())
+            });
+            let packing: Vec<_> = (0..self.jobs)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let _stop = stop();
+                        pipeline.work().inspect_err(|_| self.gate.abort())
+                    })
+                })
+                .collect();
+            let publishing: Vec<_> = (0..PUBLISHERS.min(self.tensors.len()))
+                .map(|_| {
+                    scope.spawn(|| {
+                        let _stop = stop();
+                        work.publish_all().inspect_err(|_| {
+                            self.gate.abort();
+                            pipeline.fail();
+                        })
+                    })
+                })
+                .collect();
+            let mut first = Ok(());
+            // Whoever found the gate closed or the pipeline stopped only says that something else failed: that counts.
+            let mut note = |result: Result<(), PackError>| match (&first, result) {
+                (Ok(()) | Err(PackError::Cancelled), Err(error)) => first = Err(error),
+                _ => {}
+            };
+            for thread in packing {
+                note(join(thread.join()));
             }
-            // The hash's own error says more than the workers', which only saw the gate close.
-            if let Some(hashing) = hashing {
-                hashing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            self.gate.end();
+            note(join(hashing.join()));
+            for thread in publishing {
+                note(join(thread.join()));
             }
-            outcome
+            first
         });
-        let mut done = results?;
+        outcome?;
+        let mut done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_unstable_by_key(|(index, _)| *index);
         let mut counts = Counts::default();
         let mut entries = Vec::with_capacity(done.len());
@@ -407,45 +461,21 @@ impl<'a> Run<'a> {
         Ok((entries, counts, started.elapsed().as_secs_f64()))
     }
 
-    /// One worker: publishes what waits as soon as the gate is open, otherwise takes the next tensor.
-    fn work(&self, next: &AtomicUsize) -> Result<Vec<(usize, Done)>, PackError> {
-        let result = self.work_until_done(next);
-        if result.is_err() {
-            self.gate.abort();
-        }
-        result
+    /// The tensors as the pipeline sees them.
+    fn wanted_tensors(&self, budget: u64) -> Result<Vec<Wanted>, PackError> {
+        let wanted = self.tensors.iter().map(|tensor| {
+            let payload = self.layout.payload_len(tensor.shape)?;
+            let oversize = match self.worker_set {
+                Some(limit) => tensor.size_bytes.saturating_add(payload) > limit,
+                None => tensor.size_bytes > budget / 4,
+            };
+            Ok(Wanted { file: tensor.file_index, offset: tensor.offset, len: tensor.size_bytes, oversize })
+        });
+        wanted.collect()
     }
 
-    fn work_until_done(&self, next: &AtomicUsize) -> Result<Vec<(usize, Done)>, PackError> {
-        let mut done = Vec::new();
-        let mut buffers = Buffers::default();
-        loop {
-            self.options.progress.check().map_err(cancelled)?;
-            while let Some((index, finished)) = self.gate.take_waiting()? {
-                done.push((index, self.publish(index, finished)?));
-            }
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= self.tensors.len() {
-                break;
-            }
-            match self.ready_or_finish(index, &mut buffers)? {
-                Ok(entry) => done.push((index, Done::Reused(entry))),
-                Err(finished) => {
-                    if let Some(finished) = self.gate.pass(index, finished, &self.options.progress)? {
-                        done.push((index, self.publish(index, finished)?));
-                    }
-                }
-            }
-        }
-        self.gate.wait(&self.options.progress)?;
-        while let Some((index, finished)) = self.gate.take_waiting()? {
-            done.push((index, self.publish(index, finished)?));
-        }
-        Ok(done)
-    }
-
-    /// The entry of a tensor that is ready, or the finished but nameless work for one that is not.
-    fn ready_or_finish(&self, index: usize, buffers: &mut Buffers) -> Result<Result<TensorPack, Finished>, PackError> {
+    /// The entry of a tensor that is ready, an import of one that another set has, or nothing for one to be packed.
+    fn ready_or_import(&self, index: usize) -> Result<Option<Result<TensorPack, Finished>>, PackError> {
         let (tensor, key) = (&self.tensors[index], self.keys[index]);
         let wanted = self.wanted(index);
         let progress = &self.options.progress;
@@ -454,16 +484,13 @@ impl<'a> Run<'a> {
         let recorded = self.recorded.as_ref().and_then(|set| set.tensors.iter().find(|entry| entry.key == key));
         if let Some(entry) = find_ready(&self.set, &wanted, recorded, &source, self.options.rehash, progress)? {
             progress.add(tensor.size_bytes);
-            return Ok(Ok(entry));
+            return Ok(Some(Ok(entry)));
         }
         if let Some(import) = self.donors.import(&wanted, &source, progress)? {
             progress.add(tensor.size_bytes);
-            return Ok(Err(Finished::Import(Box::new(import))));
+            return Ok(Some(Err(Finished::Import(Box::new(import)))));
         }
-        let packed =
-            pack_tensor(self.model, tensor, self.layout, &self.tensors_dir, self.worker_set, buffers, progress)?;
-        debug_assert_eq!(key, wanted.key);
-        Ok(Err(Finished::Packed(Box::new(packed))))
+        Ok(None)
     }
 
     /// The entry a tensor must have, but for what is only known once it is packed.
@@ -503,6 +530,89 @@ impl<'a> Run<'a> {
         // A folder that has content refuses to go, which is what is wanted.
         let _ = rustix::fs::unlinkat(self.set.root(), TENSORS_DIR, rustix::fs::AtFlags::REMOVEDIR);
         let _ = rustix::fs::unlinkat(self.cache, self.set_key.to_string(), rustix::fs::AtFlags::REMOVEDIR);
+    }
+}
+
+/// Threads that wait for the disk.
+const PUBLISHERS: usize = 4;
+
+/// Lets the other threads end when one panics, so that the panic comes out instead of a standstill.
+struct StopOnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for StopOnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+/// What the pipeline's threads and the publishers share.
+struct Workers<'r, 'a> {
+    run: &'r Run<'a>,
+    done: Mutex<Vec<(usize, Done)>>,
+}
+
+impl Workers<'_, '_> {
+    fn note(&self, index: usize, done: Done) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((index, done));
+    }
+
+    /// One publisher: makes finished payloads durable, and names them once the gate is open.
+    fn publish_all(&self) -> Result<(), PackError> {
+        let (run, gate) = (self.run, self.run.gate);
+        while let Some(work) = gate.next(&run.options.progress)? {
+            match work {
+                Work::Sync(index, mut finished) => {
+                    finished.sync()?;
+                    gate.synced(index, finished);
+                }
+                Work::Publish(index, finished) => {
+                    let done = run.publish(index, finished)?;
+                    self.note(index, done);
+                    gate.published();
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Packer for Workers<'_, '_> {
+    fn needed(&self, tensor: usize) -> Result<bool, PackError> {
+        match self.run.ready_or_import(tensor)? {
+            None => return Ok(true),
+            Some(Ok(entry)) => self.note(tensor, Done::Reused(entry)),
+            Some(Err(import)) => self.run.gate.submit(tensor, import),
+        }
+        Ok(false)
+    }
+
+    fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<ClosedFile, PackError> {
+        let run = self.run;
+        let file = pack_whole(&run.tensors[tensor], source, run.layout, &run.tensors_dir, scratch)?;
+        run.options.progress.add(source.len() as u64);
+        Ok(file)
+    }
+
+    fn pack_oversize(&self, tensor: usize) -> Result<(), PackError> {
+        if !self.needed(tensor)? {
+            return Ok(());
+        }
+        let run = self.run;
+        let limit = run.worker_set.unwrap_or_else(|| band_set(run.jobs));
+        let (selected, progress) = (&run.tensors[tensor], &run.options.progress);
+        let packed = pack_banded(run.model, selected, run.layout, &run.tensors_dir, limit, progress)?;
+        run.gate.submit(tensor, Finished::Packed(Box::new(packed)));
+        Ok(())
+    }
+
+    fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64) {
+        self.run.gate.submit(tensor, Finished::Packed(Box::new(PackedTensor { file, source_sha256, seconds })));
+    }
+
+    fn is_full(&self) -> bool {
+        self.run.gate.is_full()
     }
 }
 

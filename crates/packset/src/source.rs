@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use b70_admission::{
-    Content, Expected, Extras, FileIdentity, How, Progress, Receipt, ReceiptFile, RelPath, Root, Subject, Verdict,
-    examine, issue,
+    Content, Digests, Expected, Extras, FileIdentity, How, Progress, Receipt, ReceiptFile, RelPath, Root, Subject,
+    Verdict, examine, issue, issue_with,
 };
 use b70_manifest::Sha256Hex;
 use schemars::JsonSchema;
@@ -45,6 +45,10 @@ pub(crate) struct SourceProof {
     /// A new receipt for the next run.
     pub(crate) receipt: Option<Box<Receipt>>,
 }
+
+/// Both digests of each of the model's files, from a pass over it that serves another purpose, too; none when that was
+/// stopped.
+pub(crate) type Pass<'p> = &'p dyn Fn() -> Option<Vec<Digests>>;
 
 /// The files of a model as something a receipt can be about.
 pub(crate) struct SourceSubject {
@@ -101,12 +105,13 @@ impl SourceSubject {
         Ok(true)
     }
 
-    /// Proves the model: by a stored receipt where one holds, otherwise by reading every byte.
+    /// Proves the model: by a stored receipt where one holds, otherwise by reading every byte, in `pass` where there is one.
     pub(crate) fn prove(
         &self,
         model: &Model,
         receipts: Option<&Root>,
         pool: &rayon::ThreadPool,
+        pass: Option<Pass<'_>>,
         progress: &Progress<'_>,
     ) -> Result<SourceProof, PackError> {
         let started = Instant::now();
@@ -139,7 +144,21 @@ impl SourceSubject {
                 Err(reason) => reasons.push(reason.to_string()),
             }
         }
-        let (contents, receipt) = match issue(&self.subject(), &how).map_err(cancelled)? {
+        let verdict = match pass {
+            None => issue(&self.subject(), &how),
+            Some(pass) => {
+                let mut all = None;
+                let mut taken = 0;
+                issue_with(&self.subject(), &how, &mut |jobs| {
+                    let all: &mut Option<Vec<Digests>> = all.get_or_insert_with(pass);
+                    let from = taken;
+                    taken += jobs.len();
+                    let digest = |index| all.as_ref().and_then(|all| all.get(index)).copied();
+                    (from..taken).map(|index| digest(index).ok_or(b70_admission::Error::Cancelled)).collect()
+                })
+            }
+        };
+        let (contents, receipt) = match verdict.map_err(cancelled)? {
             Verdict::Trusted(receipt) => (self.listed(&receipt).unwrap_or_default(), Some(receipt)),
             Verdict::VerifiedUntrusted { files, reasons: against } => {
                 reasons.extend(reasons_text(&against));

@@ -56,6 +56,17 @@ pub(crate) fn prepare(all: bool) -> Result<Environment, Failure> {
     Ok(environment)
 }
 
+/// An interpreter with numpy and gguf, for the benchmarks' peer.
+pub(crate) fn python_for_benchmarks() -> Result<PathBuf, Failure> {
+    given("B70_TEST_PYTHON")?.map_or_else(|| python::for_tests(&Cache::open()?), Ok)
+}
+
+/// The real model of the tests, if an earlier set-up fetched it.
+pub(crate) fn real_model() -> Option<PathBuf> {
+    let set = std::env::var_os("B70_TEST_GEMMA").map(PathBuf::from);
+    set.or_else(|| Some(Cache::open().ok()?.path("models/gemma-3-270m-q4_0.gguf"))).filter(|path| path.is_file())
+}
+
 /// A path the caller has set: it must exist.
 fn given(name: &str) -> Result<Option<PathBuf>, Failure> {
     let Some(value) = std::env::var_os(name).filter(|value| !value.is_empty()) else { return Ok(None) };

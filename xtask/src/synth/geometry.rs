@@ -44,6 +44,7 @@ pub(super) struct Tensor {
 }
 
 const QWEN27: &str = include_str!("../../geometries/qwen27.json");
+const QUARTER: &str = include_str!("../../geometries/qwen27-quarter.json");
 const TINY: &str = include_str!("../../geometries/tiny.json");
 
 impl Geometry {
@@ -51,6 +52,7 @@ impl Geometry {
     pub(super) fn load(choice: &str) -> Result<Self, Failure> {
         let (source, text) = match choice {
             "qwen27" => (PathBuf::from("qwen27 (built in)"), QWEN27.to_owned()),
+            "qwen27-quarter" => (PathBuf::from("qwen27-quarter (built in)"), QUARTER.to_owned()),
             "tiny" => (PathBuf::from("tiny (built in)"), TINY.to_owned()),
             file => (PathBuf::from(file), read(Path::new(file))?),
         };
@@ -113,7 +115,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| {
         Failure::new(
             format!("cannot read the geometry {}: {error}", path.display()),
-            "give qwen27, tiny, or a JSON file like those under xtask/geometries",
+            "give qwen27, qwen27-quarter, tiny, or a JSON file like those under xtask/geometries",
         )
     })
 }

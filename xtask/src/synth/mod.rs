@@ -21,7 +21,7 @@ use sink::HashingSink;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// qwen27 (187 Q4_0 tensors, 9.8 GB), tiny (1 MB), or a JSON file like those under xtask/geometries.
+    /// qwen27 (187 Q4_0 tensors, 9.8 GB), qwen27-quarter (46, 2.4 GB), tiny (1 MB), or a JSON file like those under xtask/geometries.
     #[arg(long, value_name = "NAME|FILE")]
     geometry: String,
     /// Folder for the model; created if missing.
@@ -30,6 +30,34 @@ pub(crate) struct Args {
     /// Other bytes for another seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+}
+
+/// A model made for a benchmark.
+pub(crate) struct Synthetic {
+    pub(crate) path: PathBuf,
+    pub(crate) size_bytes: u64,
+    pub(crate) sha256: Sha256Hex,
+    /// Tensors that a plan over all of Q4_0 packs, and their bytes.
+    pub(crate) packed_tensors: u64,
+    pub(crate) packed_bytes: u64,
+}
+
+/// Writes a model into `out`.
+pub(crate) fn make(geometry: &str, out: &Path) -> Result<Synthetic, Failure> {
+    let geometry = Geometry::load(geometry)?;
+    let tensors = geometry.tensors()?;
+    let made = write(&geometry, &tensors, 1, out)?;
+    let packed = tensors.iter().filter(|tensor| {
+        let fits = matches!(tensor.shape[..], [k, n] if k.is_multiple_of(32) && n.is_multiple_of(16));
+        tensor.ggml_type.name() == "Q4_0" && fits
+    });
+    Ok(Synthetic {
+        path: made.path,
+        size_bytes: made.size_bytes,
+        sha256: made.sha256,
+        packed_tensors: packed.clone().count() as u64,
+        packed_bytes: packed.map(|tensor| tensor.size_bytes).sum(),
+    })
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
 pub use document::MAX_RECEIPT_BYTES;
-pub use prove::issue;
+pub use prove::{issue, issue_with};
 
 use crate::digest::{Blake3, Content, Sha256};
 use crate::identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind};

@@ -223,6 +223,19 @@ pub(super) fn prove(
     stamps: &Stamps,
     how: &How<'_>,
 ) -> Result<Vec<Result<Proof>>> {
+    prove_by(root, files, stamps, how, &mut |jobs| hash_many(jobs, what, how.pool, &how.progress))
+}
+
+/// Computes the digests of open files, one result for each, in order.
+type HashFiles<'h> = &'h mut dyn FnMut(&[Job<'_>]) -> Vec<Result<Digests>>;
+
+fn prove_by(
+    root: &Root,
+    files: &[&Expected],
+    stamps: &Stamps,
+    how: &How<'_>,
+    hash: HashFiles<'_>,
+) -> Result<Vec<Result<Proof>>> {
     wait_for_quiet(root, files, stamps, how)?;
     let mut proofs = Vec::with_capacity(files.len());
     for batch in files.chunks(BATCH) {
@@ -235,7 +248,7 @@ pub(super) fn prove(
             .flatten()
             .map(|b| Job { source: Source::File(&b.file, &b.path), size: Some(b.identity.size) })
             .collect();
-        let mut hashed = hash_many(&jobs, what, how.pool, &how.progress).into_iter();
+        let mut hashed = hash(&jobs).into_iter();
         for (expected, begun) in batch.iter().zip(begun) {
             proofs.push(begun.and_then(|begun| {
                 let digests = hashed.next().expect("one result for each file that was opened")?;
@@ -267,14 +280,27 @@ fn combine(root: &Root, mut errors: Vec<(&Expected, Error)>) -> Result<()> {
 /// Errors: a file that is missing, has another size or digest, changed or cannot be read ([`Error::Mismatches`] when
 /// there are several), [`Error::Cancelled`]. Whatever merely stands against a receipt is no error.
 pub fn issue(subject: &Subject<'_>, how: &How<'_>) -> Result<Verdict> {
+    issue_with(subject, how, &mut |jobs| hash_many(jobs, What::Both, how.pool, &how.progress))
+}
+
+/// [`issue`] for a caller that reads the files for a purpose of its own and hashes them on the way: `hash` is given open
+/// files and returns both digests of each, in their order, computed from every byte read after the call began. It is called
+/// once for every 256 files.
+pub fn issue_with(
+    subject: &Subject<'_>,
+    how: &How<'_>,
+    hash: &mut dyn FnMut(&[Job<'_>]) -> Vec<Result<Digests>>,
+) -> Result<Verdict> {
     let stamps = Stamps::probe(subject.root);
     let files: Vec<&Expected> = subject.files.iter().collect();
-    let proofs = prove(subject.root, &files, What::Both, &stamps, how)?;
+    let proofs = prove_by(subject.root, &files, &stamps, how, hash)?;
     let (mut listed, mut reasons, mut errors, mut systems) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (expected, proof) in files.iter().zip(proofs) {
         match proof {
             Ok(proof) => {
-                let content = proof.digests.content().expect("a pass of both computes both");
+                let content = proof.digests.content().ok_or_else(|| {
+                    Error::io("hash", subject.root.join(&expected.name), std::io::Error::other("a digest is missing"))
+                })?;
                 match expected.sha256 {
                     Some(wanted) if wanted != content.sha256 => {
                         let path = subject.root.join(&expected.name);

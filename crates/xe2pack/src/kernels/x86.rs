@@ -3,7 +3,7 @@
 //! Rearranging costs far less than moving the bytes, so this order decides the speed: rows are read from end to end (a
 //! few sequential streams, which the hardware prefetcher follows), a tile's 256 bytes are written as four whole lines
 //! with non-temporal stores (no line is read before it is written, none is cached), and the scales of two tiles are
-//! joined into one line first. `docs/performance-notes/xe2pack.md` records what else was tried.
+//! joined into one line first. `docs/performance-xe2pack.md` records what else was tried.
 #![expect(
     clippy::inline_always,
     reason = "only inside a caller that enables the instruction set is the code compiled for it"

@@ -1,0 +1,545 @@
+//! The pipeline of a prepare: one pass over the model feeds its own hash, the tensors' hashes and the packer.
+//!
+//! The model is cut into *pieces*: the tensors to pack, and what lies between them. A piece is read once into a buffer and
+//! stays there until everything that needs it has had it:
+//!
+//! ```text
+//! read ─┬─ model SHA-256 (piece after piece, one thread at a time: it is one stream)
+//!       ├─ model BLAKE3  (likewise, for the receipt)
+//!       └─ pack, write ── several tensors together: source SHA-256, and payloads read back: SHA-256 and BLAKE3
+//! ```
+//!
+//! The threads are all alike. Each takes the most urgent step that can be done, the model's own stream first, since that one
+//! cannot be sped up; so none is idle while there is work, whether there are two or sixteen. Memory is bounded by a budget
+//! over all buffers: when it is used up, reading waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use b70_admission::{ClosedFile, Digests, Hasher, LaneKernel, Progress, What, read_back};
+use b70_manifest::Sha256Hex;
+
+use crate::buffer::{Buffer, Growing};
+use crate::error::PackError;
+use crate::model::{Model, cancelled};
+
+/// The longest piece between tensors.
+const GAP: u64 = 16 << 20;
+/// Bytes that a hash takes between two looks at the caller's wish to stop.
+const STEP: usize = 4 << 20;
+
+/// Tensor data in memory for each thread, in bytes: six tensors of 50 MB.
+const BUDGET_PER_THREAD: u64 = 300 << 20;
+const MAX_BUDGET: u64 = 2 << 30;
+const MIN_BUDGET: u64 = 128 << 20;
+
+/// Bytes of model data that may be in memory at once: by threads, but no more than an eighth of what is available.
+pub(super) fn budget(jobs: usize) -> u64 {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
+        .map_or(MAX_BUDGET, |kib| kib.saturating_mul(1024) / 8);
+    BUDGET_PER_THREAD.saturating_mul(jobs as u64).min(MAX_BUDGET).min(available).max(MIN_BUDGET)
+}
+
+/// A tensor to be packed, as the pipeline sees it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) file: usize,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    /// Too large to be held: its bytes are hashed in passing, and it is packed from the file by itself.
+    pub(super) oversize: bool,
+}
+
+/// What the pipeline leaves to its owner.
+pub(super) trait Packer: Sync {
+    /// Whether the tensor needs packing; whatever else is to become of it is done here.
+    fn needed(&self, tensor: usize) -> Result<bool, PackError>;
+    /// Packs a whole tensor into a file without a name.
+    fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<ClosedFile, PackError>;
+    /// Does everything for a tensor that is too large to be held.
+    fn pack_oversize(&self, tensor: usize) -> Result<(), PackError>;
+    /// Takes a tensor whose payload has been read back.
+    fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64);
+    /// Whether so much waits for its name that no more should be packed now.
+    fn is_full(&self) -> bool;
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    file: usize,
+    offset: u64,
+    len: usize,
+    tensor: Option<usize>,
+    /// Whether the model's own hashes need it.
+    hashed: bool,
+    /// Whether it is the last of its file.
+    ends_file: bool,
+}
+
+struct Resident {
+    buffer: Arc<Buffer>,
+    /// Steps that still need it.
+    users: u32,
+}
+
+struct Packed {
+    piece: usize,
+    tensor: usize,
+    file: ClosedFile,
+    seconds: f64,
+}
+
+/// A stream over all pieces in their order.
+#[derive(Default)]
+struct Chain {
+    next: usize,
+    busy: bool,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether the model's hashes are wanted; unknown until the prover has looked for a receipt.
+    started: bool,
+    pieces: Vec<Piece>,
+    /// How many of them, from the first, the model's own hashes need.
+    hashed: usize,
+    next_read: usize,
+    reading: usize,
+    resident: HashMap<usize, Resident>,
+    free: Vec<Buffer>,
+    in_use: u64,
+    sha256: Chain,
+    blake3: Chain,
+    oversize: VecDeque<usize>,
+    to_pack: VecDeque<usize>,
+    packing: usize,
+    packed: Vec<Packed>,
+    /// Steps under way.
+    running: usize,
+    failed: bool,
+}
+
+enum Step {
+    Read(usize, Option<Buffer>),
+    Sha256(usize, Arc<Buffer>),
+    Blake3(usize, Arc<Buffer>),
+    Pack(usize, Arc<Buffer>),
+    Oversize(usize),
+    Prove(Vec<Packed>, Vec<Arc<Buffer>>),
+}
+
+/// See the module.
+pub(super) struct Pipeline<'a> {
+    model: &'a Model,
+    wanted: &'a [Wanted],
+    packer: &'a dyn Packer,
+    jobs: usize,
+    /// Tensors that are proved together.
+    batch: usize,
+    budget: u64,
+    kernel: LaneKernel,
+    progress: Progress<'a>,
+    state: Mutex<State>,
+    changed: Condvar,
+    sha256: Mutex<Stream>,
+    blake3: Mutex<Stream>,
+}
+
+/// A hash over the model's files, one after the other.
+struct Stream {
+    what: What,
+    hasher: Hasher,
+    files: Vec<Digests>,
+}
+
+impl Stream {
+    fn new(what: What) -> Mutex<Self> {
+        Mutex::new(Self { what, hasher: Hasher::new(what), files: Vec::new() })
+    }
+}
+
+impl<'a> Pipeline<'a> {
+    pub(super) fn new(
+        model: &'a Model,
+        wanted: &'a [Wanted],
+        packer: &'a dyn Packer,
+        jobs: usize,
+        budget: u64,
+        progress: Progress<'a>,
+    ) -> Self {
+        let kernel = LaneKernel::best();
+        let largest = wanted.iter().filter(|tensor| !tensor.oversize).map(|tensor| tensor.len).max().unwrap_or(1);
+        // A source and a payload of each; two thirds of the budget must do, so that more can be read meanwhile.
+        let batch = (kernel.width() / 2).min((budget * 2 / 3 / largest.max(1)) as usize).max(1);
+        Self {
+            model,
+            wanted,
+            packer,
+            jobs,
+            batch,
+            budget,
+            kernel,
+            progress,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            sha256: Stream::new(What::Sha256),
+            blake3: Stream::new(What::Blake3),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // After a panic the scope ends with it; until then nobody waits for ever, since `failed` is set.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the threads begin: with the model's hashes or without.
+    pub(super) fn start(&self, hash: bool) {
+        let mut state = self.lock();
+        if state.started {
+            return;
+        }
+        state.started = true;
+        state.pieces = self.pieces(hash);
+        state.hashed = if hash { state.pieces.len() } else { 0 };
+        state.oversize = (0..self.wanted.len()).filter(|&tensor| self.wanted[tensor].oversize).collect();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Stops everything.
+    pub(super) fn fail(&self) {
+        let mut state = self.lock();
+        state.started = true;
+        state.failed = true;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Both digests of every file of the model, once the pass over it is done; none when it was stopped.
+    pub(super) fn digests(&self) -> Option<Vec<Digests>> {
+        self.start(true);
+        let mut state = self.lock();
+        while state.sha256.next < state.hashed || state.blake3.next < state.hashed {
+            if state.failed {
+                return None;
+            }
+            state = self.sleep(state);
+        }
+        if state.failed {
+            return None;
+        }
+        drop(state);
+        let streams = [&self.sha256, &self.blake3].map(|stream| stream.lock().unwrap_or_else(PoisonError::into_inner));
+        let [sha256, blake3] = &streams;
+        Some(
+            sha256
+                .files
+                .iter()
+                .zip(&blake3.files)
+                .map(|(sha256, blake3)| Digests { blake3: blake3.blake3, ..*sha256 })
+                .collect(),
+        )
+    }
+
+    /// Cuts the model: whole files when they are hashed, the tensors alone otherwise.
+    fn pieces(&self, hash: bool) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for file in 0..self.model.paths().count() {
+            let mut tensors: Vec<usize> = (0..self.wanted.len())
+                .filter(|&tensor| self.wanted[tensor].file == file && !self.wanted[tensor].oversize)
+                .collect();
+            tensors.sort_by_key(|&tensor| self.wanted[tensor].offset);
+            let mut at = 0;
+            let gap = |pieces: &mut Vec<Piece>, from: u64, to: u64| {
+                let mut from = from;
+                while hash && from < to {
+                    let len = (to - from).min(GAP);
+                    pieces.push(Piece {
+                        file,
+                        offset: from,
+                        len: len as usize,
+                        tensor: None,
+                        hashed: true,
+                        ends_file: false,
+                    });
+                    from += len;
+                }
+            };
+            for tensor in tensors {
+                let Wanted { offset, len, .. } = self.wanted[tensor];
+                gap(&mut pieces, at, offset);
+                pieces.push(Piece {
+                    file,
+                    offset,
+                    len: len as usize,
+                    tensor: Some(tensor),
+                    hashed: hash,
+                    ends_file: false,
+                });
+                at = offset + len;
+            }
+            gap(&mut pieces, at, self.model.file_size(file));
+            if let Some(last) = pieces.last_mut() {
+                last.ends_file = true;
+            }
+        }
+        pieces
+    }
+
+    /// One thread: takes steps until everything is done.
+    pub(super) fn work(&self) -> Result<(), PackError> {
+        let result = self.work_until_done();
+        if result.is_err() {
+            self.fail();
+        }
+        result
+    }
+
+    fn work_until_done(&self) -> Result<(), PackError> {
+        let mut scratch = Growing::default();
+        loop {
+            self.progress.check().map_err(cancelled)?;
+            let mut state = self.lock();
+            if state.failed {
+                return Err(PackError::Cancelled);
+            }
+            let Some(step) = self.take(&mut state) else {
+                if self.is_done(&state) {
+                    drop(state);
+                    self.changed.notify_all();
+                    return Ok(());
+                }
+                drop(self.sleep(state));
+                continue;
+            };
+            state.running += 1;
+            drop(state);
+            self.carry_out(step, &mut scratch)?;
+            self.lock().running -= 1;
+            self.changed.notify_all();
+        }
+    }
+
+    fn is_done(&self, state: &State) -> bool {
+        state.started
+            && state.running == 0
+            && state.next_read == state.pieces.len()
+            && state.resident.is_empty()
+            && state.packed.is_empty()
+            && state.oversize.is_empty()
+    }
+
+    /// The most urgent step that can be taken now.
+    fn take(&self, state: &mut State) -> Option<Step> {
+        if !state.started {
+            return None;
+        }
+        if let Some((piece, buffer)) = next_of_chain(&state.sha256, state) {
+            state.sha256.busy = true;
+            return Some(Step::Sha256(piece, buffer));
+        }
+        if state.packed.len() >= self.batch {
+            return Some(Self::prove(state, self.batch));
+        }
+        if let Some((piece, buffer)) = next_of_chain(&state.blake3, state) {
+            state.blake3.busy = true;
+            return Some(Step::Blake3(piece, buffer));
+        }
+        if let Some(piece) = state.to_pack.pop_front() {
+            state.packing += 1;
+            let buffer = Arc::clone(&state.resident[&piece].buffer);
+            return Some(Step::Pack(piece, buffer));
+        }
+        if let Some((piece, buffer)) = self.next_read(state) {
+            return Some(Step::Read(piece, buffer));
+        }
+        if !state.oversize.is_empty() && !self.packer.is_full() {
+            return state.oversize.pop_front().map(Step::Oversize);
+        }
+        // Fewer than a full batch: when no more come, shared out to all threads; when everything stands still for want of
+        // memory, all of them.
+        let last = state.next_read == state.pieces.len() && state.reading == 0 && state.packing == 0;
+        if !state.packed.is_empty() && (last || state.running == 0) {
+            let share = if last { state.packed.len().div_ceil(self.jobs) } else { state.packed.len() };
+            return Some(Self::prove(state, share.min(self.batch)));
+        }
+        None
+    }
+
+    fn prove(state: &mut State, count: usize) -> Step {
+        let packed: Vec<Packed> = state.packed.drain(..count).collect();
+        let buffers = packed.iter().map(|packed| Arc::clone(&state.resident[&packed.piece].buffer)).collect();
+        Step::Prove(packed, buffers)
+    }
+
+    /// Claims the next piece and a buffer for it, if there is room.
+    fn next_read(&self, state: &mut State) -> Option<(usize, Option<Buffer>)> {
+        let piece = *state.pieces.get(state.next_read)?;
+        let len = piece.len as u64;
+        if state.in_use > 0 && state.in_use + len > self.budget {
+            return None;
+        }
+        // What the model's own hash needs must go on; it is packed later.
+        if !piece.hashed && self.packer.is_full() {
+            return None;
+        }
+        let fits = |buffer: &Buffer| buffer.len() >= piece.len && buffer.len() / 2 <= piece.len;
+        let buffer = state.free.iter().position(fits).map(|at| state.free.swap_remove(at));
+        if buffer.is_none() {
+            // Idle buffers count, too.
+            let idle = |free: &[Buffer]| free.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+            while !state.free.is_empty() && state.in_use + idle(&state.free) + len > self.budget {
+                state.free.remove(0);
+            }
+        }
+        state.in_use += buffer.as_ref().map_or(len, |buffer| buffer.len() as u64);
+        let index = state.next_read;
+        state.next_read += 1;
+        state.reading += 1;
+        Some((index, buffer))
+    }
+
+    fn carry_out(&self, step: Step, scratch: &mut Growing) -> Result<(), PackError> {
+        match step {
+            Step::Read(piece, buffer) => self.read(piece, buffer),
+            Step::Sha256(piece, buffer) => {
+                self.hash(&self.sha256, piece, buffer)?;
+                let mut state = self.lock();
+                state.sha256.busy = false;
+                state.sha256.next += 1;
+                release(&mut state, piece);
+                Ok(())
+            }
+            Step::Blake3(piece, buffer) => {
+                self.hash(&self.blake3, piece, buffer)?;
+                let mut state = self.lock();
+                state.blake3.busy = false;
+                state.blake3.next += 1;
+                release(&mut state, piece);
+                Ok(())
+            }
+            Step::Pack(index, buffer) => {
+                let started = Instant::now();
+                let (piece, tensor) = self.tensor_of(index);
+                let file = self.packer.pack(tensor, buffer.get(piece.len), scratch)?;
+                drop(buffer);
+                let packed = Packed { piece: index, tensor, file, seconds: started.elapsed().as_secs_f64() };
+                let mut state = self.lock();
+                state.packing -= 1;
+                state.packed.push(packed);
+                Ok(())
+            }
+            Step::Oversize(tensor) => self.packer.pack_oversize(tensor),
+            Step::Prove(packed, buffers) => self.carry_out_proof(packed, buffers),
+        }
+    }
+
+    fn tensor_of(&self, index: usize) -> (Piece, usize) {
+        let piece = self.lock().pieces[index];
+        (piece, piece.tensor.expect("only pieces with a tensor are packed"))
+    }
+
+    fn read(&self, index: usize, buffer: Option<Buffer>) -> Result<(), PackError> {
+        let piece = self.lock().pieces[index];
+        let mut buffer = match buffer {
+            Some(buffer) => buffer,
+            None => Buffer::new(piece.len).map_err(PackError::io("get memory for", self.model.path()))?,
+        };
+        let mut pack = None;
+        if let Some(tensor) = piece.tensor {
+            if piece.hashed && self.packer.is_full() {
+                // Packed later, from another read: once more for some tensors of a model with very many.
+                self.lock().pieces.push(Piece { hashed: false, ends_file: false, ..piece });
+            } else if self.packer.needed(tensor)? {
+                pack = Some(tensor);
+            }
+        }
+        let users = u32::from(piece.hashed) * 2 + u32::from(pack.is_some());
+        if users > 0 {
+            self.model.read_at(piece.file, piece.offset, buffer.get_mut(piece.len))?;
+        }
+        let mut state = self.lock();
+        state.reading -= 1;
+        if users == 0 {
+            state.in_use -= buffer.len() as u64;
+            state.free.push(buffer);
+            return Ok(());
+        }
+        if pack.is_some() {
+            state.to_pack.push_back(index);
+        }
+        state.resident.insert(index, Resident { buffer: Arc::new(buffer), users });
+        Ok(())
+    }
+
+    fn hash(&self, stream: &Mutex<Stream>, index: usize, buffer: Arc<Buffer>) -> Result<(), PackError> {
+        let piece = self.lock().pieces[index];
+        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        for part in buffer.get(piece.len).chunks(STEP) {
+            self.progress.check().map_err(cancelled)?;
+            stream.hasher.update(part);
+        }
+        if piece.ends_file {
+            let fresh = Hasher::new(stream.what);
+            let digests = std::mem::replace(&mut stream.hasher, fresh).finish();
+            stream.files.push(digests);
+        }
+        Ok(())
+    }
+
+    /// Hashes the sources of some tensors, and reads their payloads back.
+    fn carry_out_proof(&self, mut packed: Vec<Packed>, buffers: Vec<Arc<Buffer>>) -> Result<(), PackError> {
+        let started = Instant::now();
+        let sources: Vec<&[u8]> = packed
+            .iter()
+            .zip(&buffers)
+            .map(|(packed, buffer)| buffer.get(self.wanted[packed.tensor].len as usize))
+            .collect();
+        let mut files: Vec<&mut ClosedFile> = packed.iter_mut().map(|packed| &mut packed.file).collect();
+        let digests = read_back(&mut files, &sources, self.kernel, &self.progress.silent()).map_err(cancelled)?;
+        drop(buffers);
+        let seconds = started.elapsed().as_secs_f64() / packed.len().max(1) as f64;
+        let pieces: Vec<usize> = packed.iter().map(|packed| packed.piece).collect();
+        for (packed, sha256) in packed.into_iter().zip(digests) {
+            self.packer.finished(packed.tensor, packed.file, sha256, packed.seconds + seconds);
+        }
+        let mut state = self.lock();
+        for piece in pieces {
+            release(&mut state, piece);
+        }
+        Ok(())
+    }
+
+    fn sleep<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        // Woken by every step; the time-out is for what does not notify: the gate's room, and the caller's cancellation.
+        self.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// The next piece of a stream, if it is in memory and nobody is at it.
+fn next_of_chain(chain: &Chain, state: &State) -> Option<(usize, Arc<Buffer>)> {
+    if chain.busy || chain.next >= state.hashed {
+        return None;
+    }
+    let buffer = &state.resident.get(&chain.next)?.buffer;
+    Some((chain.next, Arc::clone(buffer)))
+}
+
+/// One user less; a buffer without users is free again.
+fn release(state: &mut State, piece: usize) {
+    let Some(resident) = state.resident.get_mut(&piece) else { return };
+    resident.users -= 1;
+    if resident.users == 0
+        && let Some(Resident { buffer, .. }) = state.resident.remove(&piece)
+    {
+        state.in_use -= buffer.len() as u64;
+        // The last handle: every step drops its own before it releases the piece.
+        if let Some(buffer) = Arc::into_inner(buffer) {
+            state.free.push(buffer);
+        }
+    }
+}
