@@ -5,8 +5,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use sha2::{Digest as _, Sha256};
-
 use crate::failure::{AtPath, Failure};
 use crate::{commands, generated, process};
 

@@ -420,9 +420,10 @@ impl<'a> Run<'a> {
                 .collect();
             let mut first = Ok(());
             // Whoever found the gate closed or the pipeline stopped only says that something else failed: that counts.
-            let mut note = |result: Result<(), PackError>| match (&first, result) {
-                (Ok(()) | Err(PackError::Cancelled), Err(error)) => first = Err(error),
-                _ => {}
+            let mut note = |result: Result<(), PackError>| {
+                if let (Ok(()) | Err(PackError::Cancelled), Err(error)) = (&first, result) {
+                    first = Err(error);
+                }
             };
             for thread in packing {
                 note(join(thread.join()));

@@ -37,9 +37,9 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
     let blake3 = |parallel: bool| {
         let mut hasher = Hasher::new(What::Blake3);
         if parallel {
-            hasher.update_parallel(&data)
+            hasher.update_parallel(&data);
         } else {
-            hasher.update(&data)
+            hasher.update(&data);
         }
         hasher.finish()
     };

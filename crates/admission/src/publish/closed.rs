@@ -65,12 +65,11 @@ impl ClosedFile {
     /// [`TempFile::commit`] for what happens to a name that is taken.
     pub fn commit(mut self, name: &RelPath, on_existing: OnExisting, progress: &Progress<'_>) -> Result<Published> {
         name.single()?;
-        let content = match self.content {
-            Some(content) => content,
-            None => {
-                read_back(&mut [&mut self], &[], LaneKernel::best(), progress)?;
-                self.content.ok_or_else(|| Error::io("read", self.temp.shown(), std::io::Error::other("no content")))?
-            }
+        let content = if let Some(content) = self.content {
+            content
+        } else {
+            read_back(&mut [&mut self], &[], LaneKernel::best(), progress)?;
+            self.content.ok_or_else(|| Error::io("read", self.temp.shown(), std::io::Error::other("no content")))?
         };
         self.sync()?;
         self.temp.name(name, on_existing, content, progress)

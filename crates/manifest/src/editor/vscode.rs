@@ -225,7 +225,15 @@ fn sweep(folder: &Path, name: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
         let maker = file_name.to_str().and_then(|found| {
-            found.strip_prefix('.')?.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".tmp")?.split('-').next()?.parse::<u32>().ok()
+            found
+                .strip_prefix('.')?
+                .strip_prefix(name)?
+                .strip_prefix('.')?
+                .strip_suffix(".tmp")?
+                .split('-')
+                .next()?
+                .parse::<u32>()
+                .ok()
         });
         let Some(maker) = maker else { continue };
         let is_free = || fs::File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());

@@ -308,7 +308,7 @@ impl<'a> Pipeline<'a> {
                 return Err(PackError::Cancelled);
             }
             let Some(step) = self.take(&mut state) else {
-                if self.is_done(&state) {
+                if Self::is_done(&state) {
                     drop(state);
                     self.changed.notify_all();
                     return Ok(());
@@ -324,7 +324,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    fn is_done(&self, state: &State) -> bool {
+    fn is_done(state: &State) -> bool {
         state.started
             && state.running == 0
             && state.next_read == state.pieces.len()

@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use b70_procguard::{
-    AffinityMask, CardRef, Cards, Hierarchy, LlamaDevices, LlamaProgram, PciAddress, REDACTED, Selection,
-    VulkanVisible, level_zero_variable, llama_program, parse_affinity_mask, parse_selector, parse_vulkan_visible,
-    redact_arguments, redact_variable, resolve_affinity,
+    AffinityMask, Cards, GpuRef, Hierarchy, LlamaDevices, LlamaProgram, PciAddress, REDACTED, Selection, VulkanVisible,
+    level_zero_variable, llama_program, parse_affinity_mask, parse_selector, parse_vulkan_visible, redact_arguments,
+    redact_variable, resolve_affinity,
 };
 
 /// Parts of the input are separated by a zero byte: environment lines, a configuration file, then the arguments.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     mask(&text);
     vulkan(&text);
@@ -65,8 +65,8 @@ fn addresses(text: &str) {
     if let Ok(address) = text.parse::<PciAddress>() {
         assert_eq!(address.to_string().parse::<PciAddress>(), Ok(address));
     }
-    if let Ok(card) = text.parse::<CardRef>() {
-        assert_eq!(card.to_string().parse::<CardRef>(), Ok(card));
+    if let Ok(card) = text.parse::<GpuRef>() {
+        assert_eq!(card.to_string().parse::<GpuRef>(), Ok(card));
     }
 }
 

@@ -4,7 +4,7 @@
 use b70_procguard::{FdInfo, KernelLog, ProcStat, TcpSocket};
 
 /// The same bytes as each of the files.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     fdinfo(&text);
     stat(bytes);
@@ -53,7 +53,7 @@ fn stat(bytes: &[u8]) {
     let again = ProcStat::parse(&renamed).expect("only the name changed");
     assert_eq!(again.comm, ") R 1 1 (x) Z 2 (");
     assert_eq!(ProcStat { comm: stat.comm.clone(), ..again }, stat);
-    let _ = (stat.is_kernel_thread(), stat.is_dead(), stat.is_uninterruptible());
+    let _ = (stat.is_kernel_thread(), stat.is_dead());
 }
 
 fn socket(line: &str) {
