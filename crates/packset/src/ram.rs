@@ -250,7 +250,7 @@ fn fill(
     }
     tensors.sync()?;
     replace_bytes(to, &rel(INDEX_FILE), &set.read_index()?, 0o444)?;
-    if let Ok(sums) = set.root().read(&rel(SUMS_FILE), u64::MAX >> 1) {
+    if let Ok(sums) = set.root().read(&rel(SUMS_FILE), crate::sums::MAX_SUMS_BYTES) {
         replace_bytes(to, &rel(SUMS_FILE), &sums, 0o444)?;
     }
     replace_bytes(to, &rel(MANIFEST_FILE), manifest, 0o444)?;

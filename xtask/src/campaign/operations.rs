@@ -23,6 +23,9 @@ enum Promise {
     Spares,
 }
 
+/// What is done before each trial.
+type Prepare = fn(&Lab) -> Result<(), Failure>;
+
 /// One publishing command.
 pub(crate) struct Operation {
     pub(crate) name: &'static str,
@@ -30,7 +33,7 @@ pub(crate) struct Operation {
     /// What is deleted before each trial; the first is where final names are looked at.
     clear: PathBuf,
     before: Vec<Call>,
-    prepare: Option<fn(&Lab) -> Result<(), Failure>>,
+    prepare: Option<Prepare>,
     verify: Option<Call>,
     promise: Promise,
     /// The files of an undisturbed run: those whose bytes are always the same, and the names of the others.

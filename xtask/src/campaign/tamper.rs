@@ -32,6 +32,9 @@ struct Target {
     describes: &'static [&'static str],
 }
 
+/// Asks the commands about one area.
+type Asks = fn(&World<'_>) -> Result<Said, Failure>;
+
 /// Everything that was published, and the commands that judge it.
 struct World<'a> {
     lab: &'a Lab,
@@ -201,7 +204,6 @@ fn build_world(lab: &Lab) -> Result<(World<'_>, Vec<Target>), Failure> {
 
     let world = World { lab, packs, ram, models, records, key, golden: golden_root };
     let mut targets = Vec::new();
-    type Asks = fn(&World<'_>) -> Result<Said, Failure>;
     let areas: [(&str, PathBuf, Asks); 6] = [
         ("set", lab.disk("packs"), set),
         ("stage", lab.memory("ram"), stage),
