@@ -46,7 +46,10 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     if refused.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    Err(Failure::check(refused.join("\n"), "choose another dependency, or add the licence to deny.toml with good reason"))
+    Err(Failure::check(
+        refused.join("\n"),
+        "choose another dependency, or add the licence to deny.toml with good reason",
+    ))
 }
 
 /// The identifiers of the list `allow` under `[licenses]`.

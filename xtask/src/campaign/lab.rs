@@ -215,7 +215,16 @@ impl Lab {
             .map_err(|error| Failure::new(format!("cannot write the model: {error}"), "check free space"))?;
         let bytes = fs::read(&model).at("read", &model)?;
         let sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { folder, ram, output, executables: executables.to_path_buf(), model, sha256, serial: AtomicU64::new(0), until: Instant::now() + time })
+        Ok(Self {
+            folder,
+            ram,
+            output,
+            executables: executables.to_path_buf(),
+            model,
+            sha256,
+            serial: AtomicU64::new(0),
+            until: Instant::now() + time,
+        })
     }
 
     /// Is the time up?

@@ -33,7 +33,8 @@ fn parts(lab: &Lab) -> Vec<Part> {
     let with = |first: &[&'static str], rest: &[&str]| -> Vec<String> {
         first.iter().map(|word| (*word).to_owned()).chain(rest.iter().map(|word| (*word).to_owned())).collect()
     };
-    let prepare = with(&["prepare", "--jobs", "1"], &[&["--model", &model, "--sha256", &lab.sha256], &set[..]].concat());
+    let prepare =
+        with(&["prepare", "--jobs", "1"], &[&["--model", &model, "--sha256", &lab.sha256], &set[..]].concat());
     let list = [
         ("prepare", "b70-pack", prepare, &[0][..]),
         // The first prepare is done before the others start: from then on the set is whole, whatever happens.
@@ -86,13 +87,7 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
     Ok(())
 }
 
-fn one_process(
-    lab: &Lab,
-    parts: &[Part],
-    seed: u64,
-    until: Instant,
-    shared: &Mutex<Tally>,
-) -> Result<(), Failure> {
+fn one_process(lab: &Lab, parts: &[Part], seed: u64, until: Instant, shared: &Mutex<Tally>) -> Result<(), Failure> {
     let mut numbers = Numbers(seed);
     while Instant::now() < until {
         let part = numbers.pick(parts);

@@ -315,11 +315,8 @@ fn registry(lab: &Lab, sha256: &str) -> Result<Vec<Operation>, Failure> {
     let (records, kept) = (lab.disk("records"), lab.disk("kept-records"));
     let (program, args) = register(&text(&artifact), &text(&records));
     let key = lab.must(program, &args)?["key"].as_str().unwrap_or_default().to_owned();
-    let verify = |root: &Path| {
-        call("b70-registry", &["verify", "--pack-key", &key, "--registry-root", &text(root)])
-    };
-    let mut one =
-        Operation::new("registry register", (program, args), records.clone(), Promise::Publishes);
+    let verify = |root: &Path| call("b70-registry", &["verify", "--pack-key", &key, "--registry-root", &text(root)]);
+    let mut one = Operation::new("registry register", (program, args), records.clone(), Promise::Publishes);
     one.verify = Some(verify(&records));
     let gc = call("b70-registry", &["gc", "--execute", "--registry-root", &text(&kept)]);
     let mut two = Operation::new("registry gc", gc, kept.clone(), Promise::Spares);

@@ -75,7 +75,8 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
 
     let model = lab.disk("worker-model.gguf");
     fs::write(&model, b"GGUF").at("write", &model)?;
-    let worker = |n: usize| json!({"name": format!("w{n}"), "gpu": n, "port": ports[n], "role": "trial", "profile": "p"});
+    let worker =
+        |n: usize| json!({"name": format!("w{n}"), "gpu": n, "port": ports[n], "role": "trial", "profile": "p"});
     let document = json!({
         "schema_version": 2, "lane": "trial", "runtime_root": lab.disk("worker-state"),
         "binary": server, "target_model": model, "model_alias": "stub",
@@ -117,7 +118,13 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
 }
 
 /// Runs a command and sends it signals at random moments until it ends.
-fn storm(lane: &Lane<'_>, args: &[&str], numbers: &mut Numbers, round: usize, tally: &mut Tally) -> Result<(), Failure> {
+fn storm(
+    lane: &Lane<'_>,
+    args: &[&str],
+    numbers: &mut Numbers,
+    round: usize,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
     let mut command = lane.lab.command("b70-worker", lane.args(args));
     let mut running = lane.lab.spawn(&mut command)?;
     let pid = i32::try_from(running.child.id()).ok().and_then(Pid::from_raw);
@@ -170,7 +177,11 @@ fn free_ports(count: usize) -> Result<Vec<u16>, Failure> {
             ports.push(port);
         }
     }
-    if ports.len() == count { Ok(ports) } else { Err(Failure::new("no free ports", "end what listens on 19300 to 19700")) }
+    if ports.len() == count {
+        Ok(ports)
+    } else {
+        Err(Failure::new("no free ports", "end what listens on 19300 to 19700"))
+    }
 }
 
 /// The stand-in server of the worker crate's tests, with its interpreter named directly.

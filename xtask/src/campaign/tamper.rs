@@ -127,7 +127,8 @@ fn fingerprint(world: &World<'_>) -> Result<Said, Failure> {
     let ran = world.ask("b70-registry", &["fingerprint", "--runtime", &source, "--build", &build])?;
     let stored = fs::read(world.lab.disk("fingerprint.json")).ok();
     let stored: Option<Value> = stored.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let same = stored.is_some() && ran.json().is_some_and(|now| strip_time(now) == strip_time(stored.unwrap_or_default()));
+    let same =
+        stored.is_some() && ran.json().is_some_and(|now| strip_time(now) == strip_time(stored.unwrap_or_default()));
     Ok(if same { Said::Accepted("the same fingerprint".into()) } else { Said::Refused })
 }
 
@@ -234,7 +235,12 @@ fn build_world(lab: &Lab) -> Result<(World<'_>, Vec<Target>), Failure> {
                 _ if end(".json") => ("golden manifest", asks),
                 _ => ("golden tensor", asks),
             };
-            targets.push(Target { kind, path: folder.join(&name), asks, describes: if area == "cache" { CACHE_WORDS } else { SET_WORDS } });
+            targets.push(Target {
+                kind,
+                path: folder.join(&name),
+                asks,
+                describes: if area == "cache" { CACHE_WORDS } else { SET_WORDS },
+            });
         }
     }
     targets.push(Target { kind: "fingerprint", path, asks: fingerprint, describes: &["/created_"] });
@@ -312,13 +318,16 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
                         _ => field.to_owned(),
                     }
                 };
-                let describes = |field: &String| target.describes.iter().any(|known| {
-                    let field = within(field);
-                    field == *known || (known.ends_with(['/', '_']) && field.starts_with(known))
-                });
+                let describes = |field: &String| {
+                    target.describes.iter().any(|known| {
+                        let field = within(field);
+                        field == *known || (known.ends_with(['/', '_']) && field.starts_with(known))
+                    })
+                };
                 match changed {
                     Some(fields) if fields.iter().all(describes) => tally.count("words on which nothing rests"),
-                    _ => tally.violation(format!("{how} of {kind} ({}): {said}; fields {changed:?}", target.path.display())),
+                    _ => tally
+                        .violation(format!("{how} of {kind} ({}): {said}; fields {changed:?}", target.path.display())),
                 }
             }
         }

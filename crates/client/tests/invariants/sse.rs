@@ -2,12 +2,11 @@
 //! and the fuzz target share it.
 
 use b70_client::{
-    Api, Limits, RawBytes, ResponseDecoder, ResponseHead, SentRequest, SseItem, SseParser,
-    StreamEvent, StreamReader,
+    Api, Limits, RawBytes, ResponseDecoder, ResponseHead, SentRequest, SseItem, SseParser, StreamEvent, StreamReader,
 };
 
 /// The first four bytes choose where the rest is cut.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let (seed, stream) = bytes.split_at(bytes.len().min(4));
     let seed = seed.iter().fold(0_u64, |seed, byte| seed << 8 | u64::from(*byte));
     let tight = Limits { line: 64, event: 96, head: 256, headers: 4, body: 512, stream: 2048, ..Limits::default() };
@@ -84,8 +83,7 @@ fn decoded(bytes: &[u8], seed: u64, limits: &Limits) {
 }
 
 fn record(api: Api, bytes: &[u8], seed: u64, limits: &Limits) {
-    let request =
-        || SentRequest { api, path: String::new(), body: serde_json::Value::Null, request_id: None };
+    let request = || SentRequest { api, path: String::new(), body: serde_json::Value::Null, request_id: None };
     let read = |pieces: &Vec<&[u8]>| {
         let mut raw = RawBytes::default();
         for (index, piece) in pieces.iter().enumerate() {

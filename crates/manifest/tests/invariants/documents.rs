@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use b70_manifest::document::{Document, Kind, read_text};
-use b70_manifest::gate::Judged;
 use b70_manifest::editor::{associations, merge_settings};
+use b70_manifest::gate::Judged;
 use b70_manifest::validate::{FileReport, check_bytes, check_text};
 use b70_manifest::workers::ExtraArgs;
 use b70_manifest::{GpuRef, PciAddress, Sha256Hex, artifact, calibration, canonical_json, golden, migrate, model_pack};
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 const PATH: &str = "document";
 
 /// The bytes as a document whose kind is found, as one of a kind that their length chooses, and as an editor's settings.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let chosen = Kind::ALL[bytes.len() % Kind::ALL.len()];
     for asked in [None, Some(chosen)] {
         let (report, text) = check_bytes(Path::new(PATH), bytes, asked);

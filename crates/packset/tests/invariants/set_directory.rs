@@ -52,7 +52,7 @@ fn base() -> Base {
 
 /// The first byte chooses a document, the second how the rest changes it: as its whole content, or as edits of four bytes
 /// each (two of a place, a kind, a value).
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     BASE.with_borrow(|base| {
         let [which, how, rest @ ..] = bytes else { return };
         let index = usize::from(*which) % base.documents.len();

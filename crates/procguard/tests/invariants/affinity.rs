@@ -10,7 +10,7 @@ use b70_procguard::{
 };
 
 /// Parts of the input are separated by a zero byte: environment lines, a configuration file, then the arguments.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     mask(&text);
     vulkan(&text);

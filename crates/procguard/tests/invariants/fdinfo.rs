@@ -4,7 +4,7 @@
 use b70_procguard::{FdInfo, KernelLog, ProcStat, TcpSocket};
 
 /// The same bytes as each of the files.
-pub fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     fdinfo(&text);
     stat(bytes);
