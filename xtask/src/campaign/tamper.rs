@@ -165,7 +165,8 @@ const CACHE_WORDS: &[&str] = &[
     "/cached/mtime_ns",
     "/admission/mtime_ns",
     "/role",
-    "/runtime",
+    "/runtime/",
+    "/target_architecture",
     "/model",
     "/admission/verified_unix",
     "/copy_",
@@ -493,6 +494,7 @@ fn changed_fields(before: &[u8], after: &[u8]) -> Option<Vec<String>> {
     }
     names.sort_unstable();
     names.dedup();
-    names.retain(|name| before.pointer(name) != after.pointer(name));
+    // A field that was not there before says nothing to anybody.
+    names.retain(|name| before.pointer(name).is_some() && before.pointer(name) != after.pointer(name));
     Some(names)
 }
