@@ -27,6 +27,7 @@ impl ShaNi {
     }
 
     /// Feeds `data[i]` to `states[i]`; all have the same number of blocks.
+    #[expect(clippy::unused_self, reason = "the value is the proof that the CPU can do it")]
     pub(super) fn compress<const N: usize>(self, states: [&mut State; N], data: [&[Block]; N]) {
         let blocks = data[0].len();
         assert!(data.iter().all(|lane| lane.len() == blocks), "lanes of one call have equally many blocks");
@@ -100,7 +101,7 @@ fn load_block(block: &Block) -> [__m128i; 4] {
     std::array::from_fn(|i| {
         // SAFETY: `i` is below 4, so that the 16 bytes lie within the block's 64; the load needs no alignment.
         #[expect(unsafe_code, reason = "an unaligned load within the block")]
-        let words = unsafe { _mm_loadu_si128(block.as_ptr().cast::<__m128i>().add(i)) };
+        let words = unsafe { _mm_loadu_si128(block.as_ptr().add(16 * i).cast()) };
         _mm_shuffle_epi8(words, swap)
     })
 }

@@ -65,13 +65,12 @@ impl ClosedFile {
     /// [`TempFile::commit`] for what happens to a name that is taken.
     pub fn commit(mut self, name: &RelPath, on_existing: OnExisting, progress: &Progress<'_>) -> Result<Published> {
         name.single()?;
-        let content = match self.content {
-            Some(content) => content,
-            None => {
-                read_back(&mut [&mut self], &[], LaneKernel::best(), progress)?;
-                self.content.ok_or_else(|| Error::io("read", self.temp.shown(), std::io::Error::other("no content")))?
-            }
-        };
+        if self.content.is_none() {
+            read_back(&mut [&mut self], &[], LaneKernel::best(), progress)?;
+        }
+        let content = self
+            .content
+            .ok_or_else(|| Error::io("read", self.temp.shown(), std::io::Error::other("it was not read back")))?;
         self.sync()?;
         self.temp.name(name, on_existing, content, progress)
     }
