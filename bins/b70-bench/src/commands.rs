@@ -95,7 +95,7 @@ pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError
         lease_root: (!args.no_lease).then_some(args.lease_root),
     };
     let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
-    if !args.execute {
+    if args.dry_run {
         let plan = calibration.plan(&cancel)?;
         let code = if plan.allowed { exit::OK } else { exit::CHECK_FAILED };
         return Output::new(&plan, text::plan(ui, &plan), code);

@@ -34,7 +34,7 @@ impl HasGlobal for Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Ask every prompt of a suite once and cold, on every endpoint; without --execute only say what would be done.
+    /// Ask every prompt of a suite once and cold, on every endpoint; with --dry-run only say what would be done.
     ///
     /// Exits 0 when every row was collected and the screening gate passed on every endpoint.
     Calibrate(Box<CalibrateArgs>),
@@ -158,9 +158,9 @@ pub struct CalibrateArgs {
     /// Folder for result.json and a file of each endpoint; nothing in it is overwritten.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Send the requests; without it only the plan is printed.
+    /// Send nothing; print the plan. A plan that would be refused exits 1.
     #[arg(long)]
-    execute: bool,
+    dry_run: bool,
     /// API to ask.
     #[arg(long, value_enum, default_value_t = ApiName::Chat)]
     api: ApiName,

@@ -43,9 +43,9 @@ pub(crate) fn plan(ui: &Ui, plan: &CalibrationPlan) -> String {
         text.push_str(&format!("{} {}\n", ui.paint(Style::Bad, "blocked:"), shown(reason)));
     }
     text.push_str(if plan.allowed {
-        "nothing was sent; --execute does it\n"
+        "nothing was sent; without --dry-run it is\n"
     } else {
-        "nothing was sent, and --execute would be refused\n"
+        "nothing was sent, and without --dry-run it would be refused\n"
     });
     text
 }

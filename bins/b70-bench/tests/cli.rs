@@ -64,19 +64,23 @@ fn a_calibration_from_plan_to_report() {
     let endpoint = format!("gpu0={},card=0000:03:00.0,arm=control,period=1", server.url());
     let out = scratch.text("out");
     let arguments = ["calibrate", "--endpoint", &endpoint, "--out", &out, "--max-tokens", "110"];
-    let plan = scratch.json(&arguments, 0);
+    let plan = scratch.json(&[&arguments[..], &["--dry-run"]].concat(), 0);
     assert_eq!((plan["executed"].as_bool(), plan["allowed"].as_bool()), (Some(false), Some(true)));
     assert_eq!(plan["endpoints"][0]["requests"], 14);
     assert!(!scratch.path("out").exists());
     assert!(server.requests().iter().all(|request| !request.path().contains("completion")));
 
-    let report = scratch.json(&[&arguments[..], &["--execute"]].concat(), 0);
+    let report = scratch.json(&arguments, 0);
     assert_eq!(report["status"], "passed");
     assert_eq!(report["run"]["promotion_eligible"], false);
     // Done once, it is not done over the same files again.
-    let again = scratch.json(&[&arguments[..], &["--execute"]].concat(), 1);
+    let again = scratch.json(&arguments, 1);
     assert_eq!(again["error"]["kind"], "blocked");
-    assert_eq!(scratch.json(&arguments, 1)["allowed"], false, "a dry run that would be refused ends as the refusal");
+    assert_eq!(
+        scratch.json(&[&arguments[..], &["--dry-run"]].concat(), 1)["allowed"],
+        false,
+        "a dry run that would be refused ends as the refusal"
+    );
 
     let file = scratch.text("out/gpu0.json");
     let verified = scratch.json(&["verify", &file], 0);
@@ -129,7 +133,6 @@ fn one_run_of_two_cards_is_no_comparison() {
         &out,
         "--max-tokens",
         "110",
-        "--execute",
         "--model-sha",
         &"ab".repeat(32),
         "--quiet",
@@ -163,7 +166,7 @@ fn an_interrupt_ends_with_130_and_a_deadline_with_124() {
     let endpoint = format!("slow={}", server.url());
     let out = scratch.text("out");
     let child = scratch
-        .command(&["calibrate", "--endpoint", &endpoint, "--out", &out, "--max-tokens", "110", "--execute", "--json"])
+        .command(&["calibrate", "--endpoint", &endpoint, "--out", &out, "--max-tokens", "110", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
@@ -189,20 +192,8 @@ fn an_interrupt_ends_with_130_and_a_deadline_with_124() {
 
     let wedged = llama(|_, _| vec![Step::Hang]);
     let endpoint = format!("wedged={}", wedged.url());
-    let report = scratch.json(
-        &[
-            "calibrate",
-            "--endpoint",
-            &endpoint,
-            "--out",
-            &scratch.text("two"),
-            "--timeout",
-            "1",
-            "--execute",
-            "--quiet",
-        ],
-        124,
-    );
+    let report = scratch
+        .json(&["calibrate", "--endpoint", &endpoint, "--out", &scratch.text("two"), "--timeout", "1", "--quiet"], 124);
     assert_eq!(report["status"], "deadline-passed");
 }
 

@@ -20,7 +20,7 @@ impl Explain for CalibrateError {
                 ErrorReport::new("invalid-calibration", self.to_string()).found(found).expected(expected)
             }
             Self::Blocked { .. } => ErrorReport::new("blocked", self.to_string())
-                .hint("run it without --execute to see the plan with every reason"),
+                .hint("run it with --dry-run to see the plan with every reason"),
             Self::Interrupted => ErrorReport::new("interrupted", self.to_string()),
             Self::Publish(error) => error.report(),
             Self::Client(error) => client(error),

@@ -167,7 +167,7 @@ pub enum RunStatus {
     DeadlinePassed,
 }
 
-/// What `calibrate --execute` prints.
+/// What `calibrate` prints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[schemars(title = "Calibration report")]
 pub struct CalibrationReport {

@@ -30,7 +30,7 @@ pub struct CalibrationPlan {
     pub schema_version: u64,
     /// Always false: nothing was sent.
     pub executed: bool,
-    /// False if an endpoint is blocked; then `--execute` would be refused.
+    /// False if an endpoint is blocked; then the run would be refused.
     pub allowed: bool,
     /// Folder of the results.
     pub out: PathBuf,
