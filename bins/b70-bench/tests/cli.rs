@@ -263,6 +263,7 @@ fn workers_are_endpoints() {
             "gpu0-baseline",
             "--out",
             &scratch.text("out"),
+            "--dry-run",
         ],
         1,
     );

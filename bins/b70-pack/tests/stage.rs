@@ -98,7 +98,7 @@ fn print_env_is_one_line_for_a_shell() {
     flip(&payload(&staged.folder(), 0), 3);
     let ran = common::run(arguments).exits(1);
     assert_eq!(ran.stdout, "");
-    assert!(ran.stderr.contains("payload-sha256"), "{ran:#?}");
+    assert!(ran.stderr.contains("source-deep-trust"), "{ran:#?}");
     for name in ["", "1A", "A B", "A;true", "A=B", "Ä"] {
         let ran = common::run(arguments.iter().copied().chain(["--variable", name])).exits(2);
         assert_eq!(ran.stdout, "", "{name}");

@@ -76,7 +76,7 @@ fn every_code_of_the_contract_has_its_damage() {
         .collect();
     // `model-sha256` and `payload-against` need a second model; their test is below.
     let contract = "layout-contract pack-layout-version payload-sha256 payload-size runtime-index-contract \
-                    runtime-index-identity runtime-index-size set-format set-key sha256sums target-architecture \
+                    runtime-index-identity runtime-index-size set-format set-key target-architecture \
                     target-model-sha256 tensor-contract tensor-count tensor-key tensor-key-table tensor-slot-table";
     assert_eq!(found.into_iter().collect::<Vec<_>>(), contract.split_whitespace().collect::<Vec<_>>());
     println!("{} kinds of damage", cases.len());
