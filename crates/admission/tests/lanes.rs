@@ -137,9 +137,9 @@ fn files_read_back_together_have_what_was_written() {
                 }
                 // Out of order: nothing is known of what was written, and the file itself is believed.
                 if i == 3 {
-                    temp.write_at(0, data).expect("written")
+                    temp.write_at(0, data).expect("written");
                 } else {
-                    temp.write_all(data).expect("written")
+                    temp.write_all(data).expect("written");
                 }
                 let file = temp.close(0o444).expect("closed");
                 file.start_writeback();

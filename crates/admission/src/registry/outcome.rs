@@ -37,7 +37,7 @@ pub struct Registered {
     pub record: RegistryRecord,
 }
 
-/// Outcome of [`Registry::verify`].
+/// Outcome of [`Registry::verify`](super::Registry::verify).
 #[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct RegistryVerdict {
     /// `admitted` or `failed`.
