@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_run_is_measured_and_a_failing_one_is_an_error() {
-        let sample = run(&Call::new("sh", &["-c", "echo out"])).expect("runs");
+        let sample = run(&Call::new("sh", &["-c", "echo out; sleep 0.3"])).expect("runs");
         assert_eq!(sample.output, "out\n");
         assert!(sample.wall > 0.0 && sample.peak_rss > 0);
         let error = run(&Call::new("sh", &["-c", "echo why >&2; exit 3"])).expect_err("fails").to_string();

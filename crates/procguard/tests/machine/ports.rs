@@ -24,6 +24,17 @@ fn owners(state: PortState) -> Vec<b70_procguard::PortOwner> {
     }
 }
 
+/// Another test's child may hold a copy of a closed socket between its fork and its exec.
+fn becomes_free(address: SocketAddr) -> bool {
+    (0..200).any(|_| {
+        let free = probe_port(address, false).unwrap() == PortState::Free;
+        if !free {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        free
+    })
+}
+
 #[test]
 fn a_listener_is_named_and_its_wildcard_overlap_too() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -39,7 +50,7 @@ fn a_listener_is_named_and_its_wildcard_overlap_too() {
     assert_eq!(listening_inode_belongs_to(&host, address, &[me].into()), ListenerOwnership::Ours { pids: vec![me] });
     assert!(matches!(listening_inode_belongs_to(&host, address, &[1].into()), ListenerOwnership::Foreign { .. }));
     drop(listener);
-    assert_eq!(probe_port(address, false).unwrap(), PortState::Free);
+    assert!(becomes_free(address));
     assert_eq!(listening_inode_belongs_to(&host, address, &[me].into()), ListenerOwnership::NotListening);
 }
 
@@ -49,7 +60,7 @@ fn bound_and_not_listening_is_in_use_although_the_tables_show_nothing() {
     assert!(TcpStream::connect(address).is_err(), "a connect test would call it free");
     assert_eq!(probe_port(address, false).unwrap(), PortState::InUse { owners: vec![] });
     drop(fd);
-    assert_eq!(probe_port(address, false).unwrap(), PortState::Free);
+    assert!(becomes_free(address));
 }
 
 #[test]
