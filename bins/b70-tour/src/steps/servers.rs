@@ -25,8 +25,9 @@ const ENDED: Duration = Duration::from_secs(20);
 
 /// Prompts that each server is asked.
 const PROMPTS: usize = 3;
-/// Tokens of an answer.
-const ANSWER: u32 = 128;
+/// Tokens of an answer. Random weights emit bytes that are no whole characters, so an answer has fewer events than tokens,
+/// and they end it at random; 256 tokens past every end leave more than the 100 events of the metric.
+const ANSWER: u32 = 256;
 
 /// Returns whether every step proved what it should, or was skipped with a reason.
 pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<'_>) -> Result<bool, CliError> {
@@ -76,7 +77,10 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
     let measured = answered
         && tour.step(
             "calibrate",
-            format!("b70-bench calibrate --config {} --out DIR --max-tokens {ANSWER} --prompt …", config.display()),
+            format!(
+                "b70-bench calibrate --config {} --out DIR --max-tokens {ANSWER} --ignore-eos --prompt …",
+                config.display()
+            ),
             || calibrate(places, &config, &host, &interrupted),
         );
     // What was started is stopped, whatever the steps before said.
@@ -147,6 +151,7 @@ fn calibrate(places: &Places, config: &Path, host: &Host, interrupted: &AtomicBo
         options: CalibrateOptions {
             max_tokens: ANSWER,
             selected: Some(selected),
+            ignore_eos: true,
             total: Some(Duration::from_secs(120)),
             ..CalibrateOptions::default()
         },
