@@ -436,14 +436,24 @@ fn random_token() -> Result<String, WorkerError> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
+/// The right to change a worker.
+pub(crate) struct OperationLock(File);
+
+impl Drop for OperationLock {
+    fn drop(&mut self) {
+        // Closing would not do while a child that was just forked still has a copy of the descriptor.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Two operations on one worker do not run at the same time.
-pub(crate) fn operation_lock(paths: &WorkerPaths) -> Result<File, WorkerError> {
+pub(crate) fn operation_lock(paths: &WorkerPaths) -> Result<OperationLock, WorkerError> {
     own_directory(paths)?;
     let path = paths.directory.join(".lock");
     let file = open_own(&path, File::options().create(true).truncate(false).write(true))
         .map_err(|e| WorkerError::io(&path, "open", e))?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(OperationLock(file)),
         Err(TryLockError::WouldBlock) => Err(WorkerError::io(
             &path,
             "lock",
