@@ -184,7 +184,7 @@ pub fn migrate_file(path: &Path) -> Result<Migration, MigrateError> {
     }
 }
 
-/// Brings a document to the current version. Nothing is lost: [`revert`](super::revert) gives the content back.
+/// Brings a document to the current version. Nothing is lost: [`revert`](super::revert) gives back what it said.
 ///
 /// A document that is current comes back as it is. One with errors is refused, except for unknown keys of version 1,
 /// which move below `extensions`.
@@ -259,7 +259,7 @@ fn significant(literal: &str) -> Option<(bool, String, i64)> {
     Some(if trimmed.is_empty() { (negative, String::new(), 0) } else { (negative, trimmed.to_owned(), power) })
 }
 
-/// Extra arguments become words where that loses nothing: plain words, one space between two.
+/// Extra arguments become words where that loses nothing.
 fn split_arguments(document: &mut Value, changes: &mut Vec<Change>) {
     let mut places = vec!["/common/extra_llama_args".to_owned()];
     for name in document.get("profiles").and_then(Value::as_object).into_iter().flatten().map(|(name, _)| name) {
@@ -273,7 +273,8 @@ fn split_arguments(document: &mut Value, changes: &mut Vec<Change>) {
     }
 }
 
-fn plain_words(text: &str) -> Option<Vec<&str>> {
+/// The words of a line that needs no quoting rules: plain words, one space between two.
+pub(super) fn plain_words(text: &str) -> Option<Vec<&str>> {
     if text.is_empty() {
         return Some(Vec::new());
     }

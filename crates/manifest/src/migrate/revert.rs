@@ -1,11 +1,14 @@
 use serde_json::Value;
 
 use super::LAB_EXTENSION;
+use super::forward::plain_words;
 use crate::document::{Kind, detect};
 
-/// The content a migrated document had as version 1; nothing for a document that is not version 2.
+/// The content a migrated document had as version 1; nothing for a document that is not version 2, or that says what
+/// version 1 cannot: an argument with a space or a quote in it.
 ///
-/// Keys come back where they were, though not in their old order, which means nothing in JSON.
+/// Keys come back where they were, though not in their old order, which means nothing in JSON. Lists of arguments come back
+/// as lines, which is all that the lab's scripts read, and the version is stated, also where it had been left out.
 pub fn revert(document: &Value) -> Option<Value> {
     if document.get("schema_version").and_then(Value::as_u64) != Some(2) {
         return None;
@@ -23,11 +26,11 @@ pub fn revert(document: &Value) -> Option<Value> {
     }
     if kind == Kind::Workers {
         if let Some(args) = document.pointer_mut("/common/extra_llama_args") {
-            *args = line(std::mem::take(args));
+            *args = line(args)?;
         }
         for (_, profile) in document.get_mut("profiles").and_then(Value::as_object_mut).into_iter().flatten() {
             if let Some(args) = profile.get_mut("extra_llama_args") {
-                *args = line(std::mem::take(args));
+                *args = line(args)?;
             }
         }
     }
@@ -39,9 +42,10 @@ pub fn revert(document: &Value) -> Option<Value> {
     Some(document)
 }
 
-fn line(args: Value) -> Value {
-    match args {
-        Value::Array(words) => words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ").into(),
-        other => other,
-    }
+/// Words as one line, if splitting it gives the same words.
+fn line(args: &Value) -> Option<Value> {
+    let Value::Array(list) = args else { return Some(args.clone()) };
+    let words: Vec<&str> = list.iter().map(Value::as_str).collect::<Option<_>>()?;
+    let line = words.join(" ");
+    (plain_words(&line)? == words).then(|| line.into())
 }

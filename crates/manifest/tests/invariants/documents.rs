@@ -100,7 +100,38 @@ fn migration(text: &str) {
         assert_eq!(migrated.document, original, "what is current comes back as it is");
         return;
     }
-    assert_eq!(migrate::revert(&migrated.document).as_ref(), Some(&original), "migration loses nothing");
+    let expected = as_the_lab_writes_it(original, migrated.kind);
+    assert_eq!(migrate::revert(&migrated.document), expected, "migration loses nothing");
+}
+
+/// A version 1 document with its version and with lines of arguments: both are optional in what we read. None where a list
+/// has a word that no line can say.
+fn as_the_lab_writes_it(mut document: Value, kind: Kind) -> Option<Value> {
+    document["schema_version"] = 1.into();
+    if kind != Kind::Workers {
+        return Some(document);
+    }
+    let mut places = vec!["/common".to_owned()];
+    let profiles = document.get("profiles").and_then(Value::as_object);
+    places.extend(
+        profiles
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| format!("/profiles/{}", name.replace('~', "~0").replace('/', "~1"))),
+    );
+    for place in places {
+        let Some(args) = document.pointer_mut(&place).and_then(|holder| holder.get_mut("extra_llama_args")) else {
+            continue;
+        };
+        let Value::Array(list) = &*args else { continue };
+        let words: Vec<&str> = list.iter().filter_map(Value::as_str).collect();
+        let odd = |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '\\');
+        if words.iter().any(|word| word.is_empty() || word.contains(odd)) {
+            return None;
+        }
+        *args = words.join(" ").into();
+    }
+    Some(document)
 }
 
 /// What a result claims is believed only after the gates ran again, and what they then write is valid.
