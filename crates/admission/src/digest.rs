@@ -5,13 +5,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, Result};
-use crate::lanes::{LaneKernel, Sha256Lanes};
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 
@@ -40,11 +38,11 @@ pub enum What {
 }
 
 impl What {
-    fn sha256(self) -> bool {
+    pub(crate) fn sha256(self) -> bool {
         self != Self::Blake3
     }
 
-    fn blake3(self) -> bool {
+    pub(crate) fn blake3(self) -> bool {
         self != Self::Sha256
     }
 }
@@ -186,13 +184,13 @@ impl<'a> From<&'a Path> for Job<'a> {
     }
 }
 
-enum Opened<'a> {
+pub(crate) enum Opened<'a> {
     Owned(File),
     Borrowed(&'a File),
 }
 
 impl Opened<'_> {
-    fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         match self {
             Self::Owned(file) => file,
             Self::Borrowed(file) => file,
@@ -208,7 +206,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn open(&self) -> Result<(Opened<'a>, PathBuf, u64)> {
+    pub(crate) fn open(&self) -> Result<(Opened<'a>, PathBuf, u64)> {
         let path = self.path();
         let opened = match self.source {
             Source::Path(p) => Opened::Owned(crate::path::open_regular(p)?),
@@ -224,6 +222,16 @@ impl<'a> Job<'a> {
         // Advice only: a file system that ignores it costs time, not correctness.
         let _ = rustix::fs::fadvise(opened.file(), 0, None, rustix::fs::Advice::Sequential);
         Ok((opened, path, found))
+    }
+
+    /// The file's size, as far as it can be told without opening it.
+    pub(crate) fn size_hint(&self) -> u64 {
+        let found = || match self.source {
+            Source::Path(path) => path.metadata().ok().map(|metadata| metadata.len()),
+            Source::Beneath(root, name) => root.stat(name).ok().map(|identity| identity.size),
+            Source::File(file, _) => file.metadata().ok().map(|metadata| metadata.len()),
+        };
+        self.size.or_else(found).unwrap_or(0)
     }
 }
 
@@ -249,14 +257,14 @@ fn pread_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> 
     Ok(filled)
 }
 
-fn changed(path: &Path, expected: u64, found: u64) -> Error {
+pub(crate) fn changed(path: &Path, expected: u64, found: u64) -> Error {
     Error::ChangedWhileReading {
         path: path.to_path_buf(),
         what: format!("it had {expected} bytes when opened, {found} were read"),
     }
 }
 
-fn hash_serial(
+pub(crate) fn hash_serial(
     file: &File,
     path: &Path,
     len: u64,
@@ -281,7 +289,13 @@ fn hash_serial(
 }
 
 /// Reads the next buffer while the current one is hashed; BLAKE3 spreads over the pool.
-fn hash_pipelined(file: &File, path: &Path, len: u64, what: What, progress: &Progress<'_>) -> Result<Digests> {
+pub(crate) fn hash_pipelined(
+    file: &File,
+    path: &Path,
+    len: u64,
+    what: What,
+    progress: &Progress<'_>,
+) -> Result<Digests> {
     let mut hasher = Hasher::new(what);
     let (mut current, mut next) = (vec![0; 4 * BUFFER], vec![0; 4 * BUFFER]);
     let mut filled = pread_full(file, &mut current, 0).map_err(|e| Error::io("read", path, e))?;
@@ -308,147 +322,6 @@ pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_
     let (opened, path, len) = job.into().open()?;
     let mut buffer = vec![0; BUFFER.min(usize::try_from(len).unwrap_or(BUFFER).max(4096))];
     hash_serial(opened.file(), &path, len, what, &mut buffer, progress)
-}
-
-/// Hashes many files over the threads of `pool`; the results stand in the order of `jobs`. Each thread hashes as many files
-/// side by side as share a core well ([`LaneKernel::best`], at most sixteen); fewer large files than threads are read ahead
-/// and, for BLAKE3, split over the pool.
-///
-/// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
-pub fn hash_many(
-    jobs: &[Job<'_>],
-    what: What,
-    pool: &rayon::ThreadPool,
-    progress: &Progress<'_>,
-) -> Vec<Result<Digests>> {
-    hash_many_with(jobs, what, LaneKernel::best(), pool, progress)
-}
-
-/// [`hash_many`] with a kernel of choice.
-pub fn hash_many_with(
-    jobs: &[Job<'_>],
-    what: What,
-    kernel: LaneKernel,
-    pool: &rayon::ThreadPool,
-    progress: &Progress<'_>,
-) -> Vec<Result<Digests>> {
-    let threads = pool.current_num_threads();
-    if jobs.len() < threads || jobs.len() == 1 {
-        return pool.install(|| {
-            jobs.iter()
-                .map(|job| {
-                    let (opened, path, len) = job.open()?;
-                    hash_pipelined(opened.file(), &path, len, what, progress)
-                })
-                .collect()
-        });
-    }
-    // Workers take the next file off a shared counter; every thread keeps its buffers for all of its files.
-    let next = AtomicUsize::new(0);
-    let mut results: Vec<Option<Result<Digests>>> = Vec::new();
-    results.resize_with(jobs.len(), || None);
-    // Nobody takes more than his share at once, or the others would have nothing to do.
-    let width = if what.sha256() { kernel.width().min(jobs.len().div_ceil(threads)) } else { 1 };
-    let done = pool.broadcast(|_| {
-        if width > 1 {
-            return hash_side_by_side(jobs, what, kernel, width, &next, progress);
-        }
-        let mut buffer = vec![0; BUFFER];
-        let mut done = Vec::new();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed);
-            let Some(job) = jobs.get(i) else { break };
-            let result = job
-                .open()
-                .and_then(|(opened, path, len)| hash_serial(opened.file(), &path, len, what, &mut buffer, progress));
-            done.push((i, result));
-        }
-        done
-    });
-    for (i, result) in done.into_iter().flatten() {
-        results[i] = Some(result);
-    }
-    results.into_iter().map(|r| r.unwrap_or(Err(Error::Cancelled))).collect()
-}
-
-/// A file that has a lane.
-struct Stream<'a> {
-    job: usize,
-    opened: Opened<'a>,
-    path: PathBuf,
-    len: u64,
-    done: u64,
-    blake3: Option<Box<blake3::Hasher>>,
-}
-
-/// One worker with `width` lanes: a lane whose file ends takes the next file.
-fn hash_side_by_side(
-    jobs: &[Job<'_>],
-    what: What,
-    kernel: LaneKernel,
-    width: usize,
-    next: &AtomicUsize,
-    progress: &Progress<'_>,
-) -> Vec<(usize, Result<Digests>)> {
-    let mut lanes = Sha256Lanes::new(width, kernel);
-    let mut streams: Vec<Option<Stream<'_>>> = Vec::new();
-    streams.resize_with(width, || None);
-    let mut buffer = vec![0; width * LANE_BUFFER];
-    let mut filled = vec![0; width];
-    let mut done = Vec::new();
-    loop {
-        for stream in &mut streams {
-            while stream.is_none() {
-                let job = next.fetch_add(1, Ordering::Relaxed);
-                let Some(source) = jobs.get(job) else { break };
-                match source.open() {
-                    Ok((opened, path, len)) => {
-                        let blake3 = what.blake3().then(|| Box::new(blake3::Hasher::new()));
-                        *stream = Some(Stream { job, opened, path, len, done: 0, blake3 });
-                    }
-                    Err(error) => done.push((job, Err(error))),
-                }
-            }
-        }
-        if streams.iter().all(Option::is_none) {
-            return done;
-        }
-        let mut bytes = 0;
-        for (lane, (slot, buffer)) in streams.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
-            filled[lane] = 0;
-            let Some(stream) = slot else { continue };
-            match advance(stream, buffer, progress) {
-                Ok(n) if n > 0 => {
-                    filled[lane] = n;
-                    bytes += n as u64;
-                }
-                end => {
-                    let sha256 = Some(lanes.take(lane));
-                    let Some(Stream { job, done: size, blake3, .. }) = slot.take() else { continue };
-                    let blake3 = blake3.map(|hasher| Blake3(*hasher.finalize().as_bytes()));
-                    done.push((job, end.map(|_| Digests { sha256, blake3, size })));
-                }
-            }
-        }
-        let slices: Vec<&[u8]> =
-            buffer.chunks_exact(LANE_BUFFER).zip(&filled).map(|(buffer, &n)| &buffer[..n]).collect();
-        lanes.update(&slices);
-        progress.add(bytes);
-    }
-}
-
-/// Reads the next bytes of a stream, for BLAKE3 too; 0 at its end, which must be where it was when the file was opened.
-fn advance(stream: &mut Stream<'_>, buffer: &mut [u8], progress: &Progress<'_>) -> Result<usize> {
-    progress.check()?;
-    let n = pread(stream.opened.file(), buffer, stream.done).map_err(|e| Error::io("read", &stream.path, e))?;
-    stream.done += n as u64;
-    if stream.done > stream.len || (n == 0 && stream.done < stream.len) {
-        return Err(changed(&stream.path, stream.len, stream.done));
-    }
-    if let Some(blake3) = &mut stream.blake3 {
-        blake3.update(&buffer[..n]);
-    }
-    Ok(n)
 }
 
 /// A bounded pool of `threads` workers (0: one for each core this process may use).

@@ -67,6 +67,7 @@ mod headroom;
 mod identity;
 mod lanes;
 mod lock;
+mod many;
 mod output;
 mod path;
 mod progress;
@@ -81,10 +82,7 @@ pub use cache::{
     PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
     resident_bytes,
 };
-pub use digest::{
-    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, hash_many,
-    hash_many_with, pool,
-};
+pub use digest::{Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, pool};
 pub use documents::{
     ArtifactError, ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts,
     Known, RegisteredArtifact, RegistryRecord, RuntimeSource,
@@ -99,6 +97,7 @@ pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lanes::{LaneKernel, Sha256Lanes};
 pub use lock::{LockGuard, lock, lock_all};
+pub use many::{hash_many, hash_many_with};
 pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
 pub use progress::Progress;

@@ -56,7 +56,7 @@ impl<'a> Directory<'a> {
     /// One [`Defect`](crate::Defect) per reason; the first in file order, except that the completeness of
     /// the data is judged last.
     pub fn from_bytes(bytes: &'a [u8], file_len: u64) -> Result<Self, GgufError> {
-        parse::directory(bytes, file_len)
+        parse::directory(bytes, file_len, &mut parse::Walked::default())
     }
 
     /// The fixed facts.

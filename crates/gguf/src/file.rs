@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::directory::{Directory, OwnedDirectory};
 use crate::error::GgufError;
+use crate::parse::{self, Walked};
 
 /// Longest directory that [`GgufFile::open`] reads, in bytes. The largest vocabularies in use need about 16 MiB.
 pub const DEFAULT_DIRECTORY_LIMIT: u64 = 128 << 20;
@@ -105,6 +106,7 @@ pub struct GgufFile {
     path: PathBuf,
     file: File,
     prefix: Vec<u8>,
+    walked: Walked,
     owned: OwnedDirectory,
 }
 
@@ -134,9 +136,10 @@ impl GgufFile {
 
         let mut prefix = Vec::new();
         let mut target = FIRST_READ;
+        let mut walked = Walked::default();
         let owned = loop {
             extend(&mut prefix, &file, path, target.min(file_len).min(limit), file_len)?;
-            match Directory::from_bytes(&prefix, file_len) {
+            match parse::directory(&prefix, file_len, &mut walked) {
                 Ok(directory) => {
                     let used = directory.header().directory_bytes;
                     let owned = directory.to_owned_directory();
@@ -149,8 +152,12 @@ impl GgufFile {
                     Some(needed) if needed > limit => {
                         return Err(OpenError::DirectoryTooLarge { path: path.to_owned(), needed, limit });
                     }
-                    // Doubling keeps the work of starting over below that of the last pass.
-                    Some(needed) => target = (prefix.len() as u64).saturating_mul(2).max(needed),
+                    // By shares of what there is, so that the work of starting over stays below that of some passes, and
+                    // little is read in vain.
+                    Some(needed) => {
+                        let len = prefix.len() as u64;
+                        target = len.saturating_add((len / 4).max(FIRST_READ)).max(needed);
+                    }
                 },
             }
         };
@@ -160,7 +167,7 @@ impl GgufFile {
         if after != file_len {
             return Err(OpenError::Changed { path: path.to_owned(), before: file_len, after });
         }
-        Ok(Self { path: path.to_owned(), file, prefix, owned })
+        Ok(Self { path: path.to_owned(), file, prefix, walked, owned })
     }
 
     /// The path as given.
@@ -173,10 +180,12 @@ impl GgufFile {
         &self.file
     }
 
-    /// The directory with its metadata. Parses the kept bytes again, which costs milliseconds at most: take
-    /// it once, not per look-up. For header and tensors use [`GgufFile::owned`].
+    /// The directory with its metadata. Parses the kept bytes again, all but the vocabulary: take it once, not per
+    /// look-up. For header and tensors use [`GgufFile::owned`].
     pub fn directory(&self) -> Directory<'_> {
-        Directory::from_bytes(&self.prefix, self.owned.header.file_size).expect("these bytes were accepted at opening")
+        let file_len = self.owned.header.file_size;
+        parse::directory(&self.prefix, file_len, &mut self.walked.clone())
+            .expect("these bytes were accepted at opening")
     }
 
     /// Header and tensors.

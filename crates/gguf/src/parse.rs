@@ -27,6 +27,16 @@ const MIN_TENSOR_BYTES: u64 = 8 + 4 + 4 + 8;
 
 type Result<T> = std::result::Result<T, GgufError>;
 
+/// What an earlier pass over the same bytes, or over fewer of them, found out about arrays of strings: a vocabulary is most of
+/// a directory, and walking it again costs more than all the rest.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Walked {
+    /// Where long arrays that were walked to their end begin and end, in file order.
+    whole: Vec<(usize, usize)>,
+    /// The array that the bytes did not suffice for: where it begins, how many elements were walked, and where they end.
+    part: Option<(usize, u64, usize)>,
+}
+
 /// Position in the prefix. Offsets in the prefix are offsets in the file.
 struct Cursor<'a> {
     bytes: &'a [u8],
@@ -101,13 +111,49 @@ impl<'a> Cursor<'a> {
         Ok(length)
     }
 
+    /// Walks over `count` strings, going on where an earlier pass had to stop.
+    fn strings(&mut self, count: u64, walked: &mut Walked) -> Result<()> {
+        let start = self.pos;
+        if let Ok(known) = walked.whole.binary_search_by_key(&start, |&(begin, _)| begin) {
+            self.pos = walked.whole[known].1;
+            return Ok(());
+        }
+        let mut done = 0;
+        if let Some((begin, elements, end)) = walked.part
+            && begin == start
+        {
+            (done, self.pos) = (elements, end);
+        }
+        while done < count {
+            // What can be wrong with an element is left to the slow way, which names it.
+            let next = self.bytes.get(self.pos..).and_then(|rest| {
+                let (length, rest) = rest.split_first_chunk::<8>()?;
+                let length = u64::from_le_bytes(*length);
+                (length <= MAX_STRING_BYTES && length <= rest.len() as u64).then_some(8 + length as usize)
+            });
+            if let Some(bytes) = next {
+                self.pos += bytes;
+            } else {
+                walked.part = Some((start, done, self.pos));
+                self.string(Field::Element)?;
+            }
+            done += 1;
+        }
+        // Short ones are not worth an entry, of which there might be millions. What follows an array comes after it.
+        if self.pos - start > 4096 && walked.whole.last().is_none_or(|&(begin, _)| begin < start) {
+            walked.whole.push((start, self.pos));
+        }
+        Ok(())
+    }
+
     fn string(&mut self, field: Field) -> Result<&'a [u8]> {
         let length = self.string_length(field)?;
         self.take_present(length)
     }
 }
 
-pub(crate) fn directory(bytes: &[u8], file_len: u64) -> Result<Directory<'_>> {
+/// `walked` is about the same bytes, or a shorter prefix of the same file; new if there was no earlier pass.
+pub(crate) fn directory<'a>(bytes: &'a [u8], file_len: u64, walked: &mut Walked) -> Result<Directory<'a>> {
     let bytes = match usize::try_from(file_len) {
         Ok(len) if len < bytes.len() => &bytes[..len],
         _ => bytes,
@@ -116,7 +162,7 @@ pub(crate) fn directory(bytes: &[u8], file_len: u64) -> Result<Directory<'_>> {
 
     let version = preamble(&mut cursor)?;
     let (tensor_count, metadata_count) = counts(&mut cursor)?;
-    let metadata = metadata(&mut cursor, metadata_count)?;
+    let metadata = metadata(&mut cursor, metadata_count, walked)?;
     let alignment = alignment(&metadata)?;
     let mut tensors = tensors(&mut cursor, tensor_count)?;
 
@@ -182,7 +228,7 @@ fn counts(cursor: &mut Cursor<'_>) -> Result<(u64, u64)> {
 // The vectors and sets below grow with the entries actually read, never by a count from the file: what
 // they hold is bounded by a small multiple of the bytes present.
 
-fn metadata<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<MetadataEntry<'a>>> {
+fn metadata<'a>(cursor: &mut Cursor<'a>, count: u64, walked: &mut Walked) -> Result<Vec<MetadataEntry<'a>>> {
     let mut entries = Vec::new();
     let mut seen = HashMap::new();
     for _ in 0..count {
@@ -204,14 +250,14 @@ fn metadata<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<MetadataEntry
                 Value::decode_fixed(value_type, bytes).expect("a fixed-size type and as many bytes")
             }
             (ValueType::String, None) => Value::String(cursor.string(Field::Value)?),
-            (_, None) => Value::Array(array(cursor, key)?),
+            (_, None) => Value::Array(array(cursor, key, walked)?),
         };
         entries.push(MetadataEntry { key, value, at });
     }
     Ok(entries)
 }
 
-fn array<'a>(cursor: &mut Cursor<'a>, key: &[u8]) -> Result<Array<'a>> {
+fn array<'a>(cursor: &mut Cursor<'a>, key: &[u8], walked: &mut Walked) -> Result<Array<'a>> {
     let type_at = cursor.at();
     let tag = cursor.i32(Field::ElementType)?;
     let element_type = match ValueType::from_tag(tag) {
@@ -236,9 +282,7 @@ fn array<'a>(cursor: &mut Cursor<'a>, key: &[u8]) -> Result<Array<'a>> {
     }
     let start = cursor.pos;
     if element_type == ValueType::String {
-        for _ in 0..count {
-            cursor.string(Field::Element)?;
-        }
+        cursor.strings(count, walked)?;
     } else {
         cursor.take_present(least_bytes)?;
     }
@@ -385,4 +429,54 @@ fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) 
     }
     // Reported last, so that a wrong offset is named even in a file that is also short.
     truncated.map_or(Ok((data_offset, sum)), Err)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn string(bytes: &[u8]) -> Vec<u8> {
+        [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat()
+    }
+
+    /// A file with two long vocabularies, a short one between them, and as many tensors.
+    fn file(word: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
+        let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &0_u64.to_le_bytes(), &3_u64.to_le_bytes()].concat();
+        for (key, count) in [("long", 900_u64), ("short", 3), ("last", 700)] {
+            bytes.extend(string(key.as_bytes()));
+            bytes.extend([9_u32, 8].iter().flat_map(|tag| tag.to_le_bytes()));
+            bytes.extend(count.to_le_bytes());
+            bytes.extend((0..count).flat_map(|i| string(&word(i))));
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_pass_that_goes_on_from_an_earlier_one_says_what_a_fresh_one_says() {
+        let good = file(|i| vec![b'x'; i as usize % 17]);
+        // A length that no string has, in the middle of the second vocabulary.
+        let mut bad = good.clone();
+        let at = bad.len() - 3000;
+        bad[at..at + 16].fill(0xff);
+        for bytes in [good, bad] {
+            let len = bytes.len() as u64;
+            for step in [1, 7, 997, 5000] {
+                let mut walked = Walked::default();
+                for end in (0..=bytes.len()).step_by(step).chain([bytes.len(), bytes.len()]) {
+                    let fresh = directory(&bytes[..end], len, &mut Walked::default());
+                    let resumed = directory(&bytes[..end], len, &mut walked);
+                    match (fresh, resumed) {
+                        (Ok(fresh), Ok(resumed)) => {
+                            assert_eq!(resumed.header(), fresh.header());
+                            assert_eq!(format!("{:?}", resumed.metadata()), format!("{:?}", fresh.metadata()));
+                        }
+                        (fresh, resumed) => {
+                            assert_eq!(resumed.err().map(|e| e.to_string()), fresh.err().map(|e| e.to_string()));
+                        }
+                    }
+                }
+                assert!(walked.whole.len() <= 2, "short arrays are not noted");
+            }
+        }
+    }
 }

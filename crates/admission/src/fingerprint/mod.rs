@@ -24,9 +24,10 @@ use serde_json::{Map, Value};
 
 pub use host::{HostRoots, host_facts};
 
-use crate::digest::{Job, Sha256, What, hash_many};
+use crate::digest::{Job, Sha256, What};
 use crate::documents::{ArtifactError, Compiler, Fingerprint, Known, RuntimeSource};
 use crate::error::{Error, Result};
+use crate::many::hash_many;
 use crate::progress::Progress;
 
 /// Format of the document.

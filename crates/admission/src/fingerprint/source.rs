@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::git::Git;
-use crate::digest::{Hasher, Job, Sha256, What, hash_many};
+use crate::digest::{Hasher, Job, Sha256, What};
 use crate::documents::Known;
 use crate::error::{Error, Result};
+use crate::many::hash_many;
 use crate::progress::Progress;
 use crate::roots::git_work_tree;
 

@@ -13,9 +13,10 @@ use rustix::time::ClockId;
 use super::{
     DirectoryHint, Evidence, Expected, How, QUIET_GUARD, Quiet, RULE, Reason, Receipt, ReceiptFile, Subject, Verdict,
 };
-use crate::digest::{Blake3, Content, Digests, Job, Source, What, hash_many};
+use crate::digest::{Blake3, Content, Digests, Job, Source, What};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::{Boot, FileIdentity, FileSystem, Scope, clock_ns};
+use crate::many::hash_many;
 use crate::path::Root;
 use crate::sys::{LeaseProbe, probe_lease};
 

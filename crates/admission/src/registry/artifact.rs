@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use crate::digest::{Hasher, Job, Sha256, Source, What, hash_many};
+use crate::digest::{Hasher, Job, Sha256, Source, What};
 use crate::documents::{ArtifactError, ArtifactFile};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::Scope;
+use crate::many::hash_many;
 use crate::path::{EntryKind, RelPath, Root};
 use crate::progress::Progress;
 

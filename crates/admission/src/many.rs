@@ -1,0 +1,191 @@
+//! Many files at once, over the threads of a pool and side by side in each.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::digest::{
+    BUFFER, Blake3, Digests, Job, LANE_BUFFER, Opened, What, changed, hash_pipelined, hash_serial, pread,
+};
+use crate::error::{Error, Result};
+use crate::lanes::{LaneKernel, Sha256Lanes};
+use crate::progress::Progress;
+
+/// Hashes many files over the threads of `pool`; the results stand in the order of `jobs`. Each thread hashes as many files
+/// side by side as share a core well ([`LaneKernel::best`], at most sixteen); fewer large files than threads are read ahead
+/// and, for BLAKE3, split over the pool.
+///
+/// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
+pub fn hash_many(
+    jobs: &[Job<'_>],
+    what: What,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+) -> Vec<Result<Digests>> {
+    hash_many_with(jobs, what, LaneKernel::best(), pool, progress)
+}
+
+/// [`hash_many`] with a kernel of choice.
+pub fn hash_many_with(
+    jobs: &[Job<'_>],
+    what: What,
+    kernel: LaneKernel,
+    pool: &rayon::ThreadPool,
+    progress: &Progress<'_>,
+) -> Vec<Result<Digests>> {
+    let threads = pool.current_num_threads();
+    if jobs.len() < threads || jobs.len() == 1 {
+        return pool.install(|| {
+            jobs.iter()
+                .map(|job| {
+                    let (opened, path, len) = job.open()?;
+                    hash_pipelined(opened.file(), &path, len, what, progress)
+                })
+                .collect()
+        });
+    }
+    let shares = Shares::new(jobs, threads);
+    let mut results: Vec<Option<Result<Digests>>> = Vec::new();
+    results.resize_with(jobs.len(), || None);
+    let width = if what.sha256() { kernel.width().min(jobs.len().div_ceil(threads)) } else { 1 };
+    let done = pool.broadcast(|context| {
+        let me = context.index();
+        if width > 1 {
+            return hash_side_by_side(jobs, what, kernel, width, &shares, me, progress);
+        }
+        let mut buffer = vec![0; BUFFER];
+        let mut done = Vec::new();
+        while let Some(i) = shares.own(me).or_else(|| shares.of_others(me)) {
+            let result = jobs[i]
+                .open()
+                .and_then(|(opened, path, len)| hash_serial(opened.file(), &path, len, what, &mut buffer, progress));
+            done.push((i, result));
+        }
+        done
+    });
+    for (i, result) in done.into_iter().flatten() {
+        results[i] = Some(result);
+    }
+    results.into_iter().map(|r| r.unwrap_or(Err(Error::Cancelled))).collect()
+}
+
+/// Who hashes what: every worker gets about as many bytes as the others, and helps them when it has done its own. Sixteen
+/// streams cost one worker as much as one stream, so that taking files off a common heap would leave the last ones to
+/// whoever came first.
+struct Shares(Vec<Share>);
+
+struct Share {
+    /// The largest first, so that what is left to the end is small.
+    jobs: Vec<usize>,
+    next: AtomicUsize,
+}
+
+impl Shares {
+    fn new(jobs: &[Job<'_>], workers: usize) -> Self {
+        let mut by_size: Vec<(u64, usize)> = jobs.iter().enumerate().map(|(i, job)| (job.size_hint(), i)).collect();
+        by_size.sort_by_key(|&(size, _)| std::cmp::Reverse(size));
+        let mut shares: Vec<Share> =
+            (0..workers.max(1)).map(|_| Share { jobs: Vec::new(), next: AtomicUsize::new(0) }).collect();
+        let mut loads = vec![0_u64; shares.len()];
+        for (size, job) in by_size {
+            let least = (0..loads.len()).min_by_key(|&i| loads[i]).unwrap_or(0);
+            // A small file costs something, too.
+            loads[least] = loads[least].saturating_add(size.max(4096));
+            shares[least].jobs.push(job);
+        }
+        Self(shares)
+    }
+
+    fn own(&self, me: usize) -> Option<usize> {
+        let share = &self.0[me];
+        share.jobs.get(share.next.fetch_add(1, Ordering::Relaxed)).copied()
+    }
+
+    fn of_others(&self, me: usize) -> Option<usize> {
+        (1..self.0.len()).find_map(|i| self.own((me + i) % self.0.len()))
+    }
+}
+
+/// A file that has a lane.
+struct Stream<'a> {
+    job: usize,
+    opened: Opened<'a>,
+    path: PathBuf,
+    len: u64,
+    done: u64,
+    /// Bytes of the last read.
+    filled: usize,
+    blake3: Option<Box<blake3::Hasher>>,
+}
+
+/// Worker `me` with `width` lanes: a lane whose file ends takes the next file.
+fn hash_side_by_side(
+    jobs: &[Job<'_>],
+    what: What,
+    kernel: LaneKernel,
+    width: usize,
+    shares: &Shares,
+    me: usize,
+    progress: &Progress<'_>,
+) -> Vec<(usize, Result<Digests>)> {
+    let mut lanes = Sha256Lanes::new(width, kernel);
+    let mut streams: Vec<Option<Stream<'_>>> = Vec::new();
+    streams.resize_with(width, || None);
+    let mut buffer = vec![0; width * LANE_BUFFER];
+    let mut done = Vec::new();
+    loop {
+        let mut idle = streams.iter().all(Option::is_none);
+        for stream in &mut streams {
+            while stream.is_none() {
+                // Others are helped by one who has nothing else to do, with one file at a time.
+                let other = || if idle { shares.of_others(me) } else { None };
+                let Some(job) = shares.own(me).or_else(other) else { break };
+                idle = false;
+                match jobs[job].open() {
+                    Ok((opened, path, len)) => {
+                        let blake3 = what.blake3().then(|| Box::new(blake3::Hasher::new()));
+                        *stream = Some(Stream { job, opened, path, len, done: 0, filled: 0, blake3 });
+                    }
+                    Err(error) => done.push((job, Err(error))),
+                }
+            }
+        }
+        if streams.iter().all(Option::is_none) {
+            return done;
+        }
+        let mut bytes = 0;
+        for (lane, (slot, buffer)) in streams.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
+            let Some(stream) = slot else { continue };
+            match advance(stream, buffer, progress) {
+                Ok(n) if n > 0 => bytes += n as u64,
+                end => {
+                    let sha256 = Some(lanes.take(lane));
+                    let Some(Stream { job, done: size, blake3, .. }) = slot.take() else { continue };
+                    let blake3 = blake3.map(|hasher| Blake3(*hasher.finalize().as_bytes()));
+                    done.push((job, end.map(|_| Digests { sha256, blake3, size })));
+                }
+            }
+        }
+        let slices: Vec<&[u8]> = streams
+            .iter()
+            .zip(buffer.chunks_exact(LANE_BUFFER))
+            .map(|(stream, buffer)| stream.as_ref().map_or(&[][..], |stream| &buffer[..stream.filled]))
+            .collect();
+        lanes.update(&slices);
+        progress.add(bytes);
+    }
+}
+
+/// Reads the next bytes of a stream, for BLAKE3 too; 0 at its end, which must be where it was when the file was opened.
+fn advance(stream: &mut Stream<'_>, buffer: &mut [u8], progress: &Progress<'_>) -> Result<usize> {
+    progress.check()?;
+    let n = pread(stream.opened.file(), buffer, stream.done).map_err(|e| Error::io("read", &stream.path, e))?;
+    stream.filled = n;
+    stream.done += n as u64;
+    if stream.done > stream.len || (n == 0 && stream.done < stream.len) {
+        return Err(changed(&stream.path, stream.len, stream.done));
+    }
+    if let Some(blake3) = &mut stream.blake3 {
+        blake3.update(&buffer[..n]);
+    }
+    Ok(n)
+}
