@@ -36,10 +36,7 @@ macro_rules! digest_hex {
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                for byte in self.0 {
-                    write!(f, "{byte:02x}")?;
-                }
-                Ok(())
+                f.write_str(text(&mut [0; 64], &self.0))
             }
         }
 
@@ -59,7 +56,7 @@ macro_rules! digest_hex {
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                serializer.collect_str(self)
+                serializer.serialize_str(text(&mut [0; 64], &self.0))
             }
         }
 
@@ -113,6 +110,16 @@ digest_hex!(
     "BLAKE3",
     "BLAKE3 digest as 64 lower-case hexadecimal digits."
 );
+
+/// The digits of some bytes. Formatting them one by one takes a tenth of a trusted look-up.
+fn text<'t>(digits: &'t mut [u8; 64], bytes: &[u8; 32]) -> &'t str {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    std::str::from_utf8(digits).unwrap_or_default()
+}
 
 fn parse(text: &str) -> Option<[u8; 32]> {
     let text = text.as_bytes();

@@ -1,7 +1,7 @@
 //! The parts of the floor, measured in memory: what no pipeline can beat.
 
 use std::hint::black_box;
-use std::io::{Seek as _, Write as _};
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -45,7 +45,8 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
     };
     let layout = Xe2DpasV2::new();
     let size = layout.source_len(SHAPE).unwrap_or(0) as usize;
-    let (mut source, mut target) = (vec![7_u8; size], vec![1_u8; size]);
+    // On page boundaries, as the kit's own buffers are; and once more 16 bytes past one, as large vectors are.
+    let (mut source, mut target) = (Paged::new(size + SHIFT, 7), Paged::new(size + SHIFT, 1));
     let mut rows: Vec<(&str, f64, Vec<f64>)> = [
         ("sha256_one_stream", stream as f64),
         ("sha256_lanes_one_core", (stream * width) as f64),
@@ -58,6 +59,9 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
         ("pack_all_cores", size as f64),
         ("unpack_one_core", size as f64),
         ("unpack_all_cores", size as f64),
+        ("memcpy_shifted_all_cores", size as f64),
+        ("pack_shifted_all_cores", size as f64),
+        ("unpack_shifted_all_cores", size as f64),
     ]
     .map(|(name, bytes)| (name, bytes, Vec::new()))
     .into();
@@ -89,21 +93,19 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
         time(&mut || {
             black_box(blake3(true));
         });
-        time(&mut || target.copy_from_slice(black_box(&source)));
-        time(&mut || {
-            let part = size.div_ceil(cores);
-            std::thread::scope(|scope| {
-                for (from, to) in source.chunks(part).zip(target.chunks_mut(part)) {
-                    scope.spawn(|| to.copy_from_slice(black_box(from)));
-                }
-            });
-        });
+        let (source, target) = (source.get(), target.get());
+        time(&mut || target[..size].copy_from_slice(black_box(&source[..size])));
+        time(&mut || copy_on_all(&source[..size], &mut target[..size], cores));
         for threads in [Threads::One, Threads::Pool] {
-            time(&mut || layout.pack(SHAPE, &source, &mut target, threads).unwrap_or(()));
+            time(&mut || layout.pack(SHAPE, &source[..size], &mut target[..size], threads).unwrap_or(()));
         }
         for threads in [Threads::One, Threads::Pool] {
-            time(&mut || layout.unpack(SHAPE, &target, &mut source, threads).unwrap_or(()));
+            time(&mut || layout.unpack(SHAPE, &target[..size], &mut source[..size], threads).unwrap_or(()));
         }
+        let (source, target) = (&mut source[SHIFT..], &mut target[SHIFT..]);
+        time(&mut || copy_on_all(source, target, cores));
+        time(&mut || layout.pack(SHAPE, source, target, Threads::Pool).unwrap_or(()));
+        time(&mut || layout.unpack(SHAPE, target, source, Threads::Pool).unwrap_or(()));
         for ((_, _, all), seconds) in rows.iter_mut().zip(seconds) {
             all.push(seconds);
         }
@@ -113,27 +115,65 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
         let rate = bytes / median(seconds.iter().copied()).max(1e-12);
         rates.insert((*name).to_owned(), json!({ "bytes_per_s": rate, "bytes": bytes, "samples_s": seconds }));
     }
-    let write = write_rate(memory, &data, if quick { 1 } else { 5 })?;
+    let bytes = if quick { data.len() as u64 } else { WRITTEN };
+    super::touch_memory(bytes * 2);
+    let write = write_rate(memory, &data, bytes, if quick { 1 } else { 3 })?;
     rates.insert("write_memory".to_owned(), write);
     Ok(Value::Object(rates))
 }
 
-/// Writing a new file and fsync, as a payload is written: by one thread.
-pub(super) fn write_rate(folder: &Path, data: &[u8], rounds: usize) -> Result<Value, Failure> {
-    let path = folder.join("write-rate");
+/// Bytes that are written to find a rate: about as many as a run writes, since writing the same few pages again and again is
+/// faster.
+const WRITTEN: u64 = 2 << 30;
+
+/// How far past a page boundary the second set of pack and unpack begins.
+const SHIFT: usize = 16;
+
+/// Memory on a page boundary, all of it touched.
+struct Paged(Vec<u8>, usize);
+
+impl Paged {
+    fn new(len: usize, fill: u8) -> Self {
+        let all = vec![fill; len + 4096];
+        let from = all.as_ptr().align_offset(4096);
+        Self(all, from)
+    }
+
+    fn get(&mut self) -> &mut [u8] {
+        let len = self.0.len() - 4096;
+        &mut self.0[self.1..][..len]
+    }
+}
+
+fn copy_on_all(source: &[u8], target: &mut [u8], cores: usize) {
+    let part = source.len().div_ceil(cores);
+    std::thread::scope(|scope| {
+        for (from, to) in source.chunks(part).zip(target.chunks_mut(part)) {
+            scope.spawn(|| to.copy_from_slice(black_box(from)));
+        }
+    });
+}
+
+/// Writing new files and fsync, as payloads are written: by one thread, `bytes` in all, in files of the size of `data`.
+pub(super) fn write_rate(folder: &Path, data: &[u8], bytes: u64, rounds: usize) -> Result<Value, Failure> {
+    let files = bytes.div_ceil(data.len() as u64).max(1);
+    let path = |i: u64| folder.join(format!("write-rate-{i}"));
     let mut seconds = Vec::new();
     for _ in 0..rounds {
-        let mut file = std::fs::File::create(&path).at("create", &path)?;
         let started = Instant::now();
-        for part in data.chunks(1 << 20) {
-            file.write_all(part).at("write", &path)?;
+        for i in 0..files {
+            let mut file = std::fs::File::create(path(i)).at("create", &path(i))?;
+            for part in data.chunks(1 << 20) {
+                file.write_all(part).at("write", &path(i))?;
+            }
+            file.sync_all().at("flush", &path(i))?;
         }
-        file.sync_all().at("flush", &path)?;
         seconds.push(started.elapsed().as_secs_f64());
-        file.rewind().at("rewind", &path)?;
-        drop(file);
-        std::fs::remove_file(&path).at("remove", &path)?;
+        for i in 0..files {
+            std::fs::remove_file(path(i)).at("remove", &path(i))?;
+        }
     }
-    let rate = data.len() as f64 / median(seconds.iter().copied()).max(1e-12);
-    Ok(json!({ "bytes_per_s": rate, "bytes": data.len(), "samples_s": seconds }))
+    let written = files * data.len() as u64;
+    let rate = written as f64 / median(seconds.iter().copied()).max(1e-12);
+    Ok(json!({ "bytes_per_s": rate, "bytes": written, "samples_s": seconds }))
 }

@@ -140,7 +140,17 @@ fn parts(result: &Value) -> String {
         ("pack 5120×17408, all cores", "pack_all_cores", Some(("memcpy, all cores", "memcpy_all_cores"))),
         ("unpack 5120×17408, one core", "unpack_one_core", Some(("memcpy, one core", "memcpy_one_core"))),
         ("unpack 5120×17408, all cores", "unpack_all_cores", Some(("memcpy, all cores", "memcpy_all_cores"))),
-        ("writing a new file in memory, one thread", "write_memory", None),
+        (
+            "pack, 16 bytes past a page, all cores",
+            "pack_shifted_all_cores",
+            Some(("memcpy so", "memcpy_shifted_all_cores")),
+        ),
+        (
+            "unpack, 16 bytes past a page, all cores",
+            "unpack_shifted_all_cores",
+            Some(("memcpy so", "memcpy_shifted_all_cores")),
+        ),
+        ("writing new files in memory, one thread", "write_memory", None),
     ];
     for (label, name, base) in rows {
         let ratio = base.map_or_else(String::new, |(base, key)| {
