@@ -8,6 +8,7 @@ mod copy;
 mod dir;
 mod file;
 mod names;
+mod naming;
 mod sweep;
 
 use std::ffi::{OsStr, OsString};

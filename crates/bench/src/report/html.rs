@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use b70_manifest::calibration::{CalibrationRow, Comparison};
 use serde_json::Value;
 
+use super::class_word;
+use super::figures::FIGURES;
 use super::plot::{Bar, SERIES, Series, bars, columns, lines};
 use super::text::number;
-use super::{class_word, median_of};
 use crate::compare::ONE_RUN_NOTE;
 use crate::load::{LoadedResult, ResultSource};
 use crate::row::{error_code, metric_offsets};
 use crate::stats::{mean, median, percentile, stdev, t_quantile};
-use crate::summary::{CLASS_BALANCED_METRIC, LEGACY_METRIC, PRIMARY_METRIC};
 
 const STYLE: &str = "
 :root{color-scheme:light dark;--bg:#fcfcfb;--panel:#ffffff;--ink:#1c1e21;--soft:#5b626a;--line:#dcdfe3;--grid:#e9ebee;
@@ -142,27 +142,12 @@ fn cell(text: &str) -> String {
 
 fn figures(body: &mut String, results: &[LoadedResult]) {
     body.push_str("<h2>Figures</h2><p class=\"soft\">Tokens per second. Median, p10, mean and balanced (every prompt class of one weight) count 99 intervals; <em>legacy</em> counts 100 events over the same time, 1.0101 times as much.</p>");
-    let head = [
-        "endpoint",
-        "card",
-        "rows",
-        "median",
-        "p10",
-        "mean",
-        "balanced",
-        "legacy",
-        "after TTFT",
-        "wall",
-        "TTFT ms",
-        "gap ms",
-        "tokens a burst",
-        "accepted %",
-    ];
+    let mut head = vec!["endpoint", "card", "rows"];
+    head.extend(FIGURES.iter().map(|figure| figure.long));
     let rows: Vec<Vec<String>> = results
         .iter()
         .map(|result| {
             let measured = result.judged.measured();
-            let primary = measured.summary.get(PRIMARY_METRIC);
             let card = measured.identity.card.as_ref().map(|card| card.pci).or(measured.endpoint.card);
             let done = complete(result).count();
             let counted = if done == measured.rows.len() {
@@ -170,25 +155,10 @@ fn figures(body: &mut String, results: &[LoadedResult]) {
             } else {
                 format!("{done} of {}", measured.rows.len())
             };
-            [
-                series_label(result),
-                card.map_or_else(|| "–".to_owned(), |card| card.to_string()),
-                counted,
-                number(primary.and_then(|summary| summary.median), 2),
-                number(primary.and_then(|summary| summary.p10), 2),
-                number(primary.and_then(|summary| summary.mean), 2),
-                number(median_of(result, CLASS_BALANCED_METRIC), 2),
-                number(median_of(result, LEGACY_METRIC), 2),
-                number(median_of(result, "tok_s_after_ttft_full"), 2),
-                number(median_of(result, "tok_s_wall_full"), 2),
-                number(median_of(result, "ttft_ms"), 1),
-                number(median_of(result, "burst_gap_ms"), 2),
-                number(median_of(result, "tokens_per_burst"), 2),
-                number(median_of(result, "draft_acceptance").map(|share| share * 100.0), 1),
-            ]
-            .iter()
-            .map(|text| cell(text))
-            .collect()
+            let mut cells =
+                vec![series_label(result), card.map_or_else(|| "–".to_owned(), |card| card.to_string()), counted];
+            cells.extend(FIGURES.iter().map(|figure| figure.text(result)));
+            cells.iter().map(|text| cell(text)).collect()
         })
         .collect();
     table(body, &head, &rows);

@@ -1,5 +1,6 @@
 //! Reports: tables for a terminal, and one HTML file with plots that needs nothing else.
 
+mod figures;
 mod html;
 mod plot;
 mod text;
@@ -85,9 +86,4 @@ impl ReportDocument {
 /// The word of an evidence class as documents write it.
 pub(crate) fn class_word(class: EvidenceClass) -> String {
     serde_json::to_value(class).ok().and_then(|word| word.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-/// The median of a metric.
-fn median_of(result: &LoadedResult, metric: &str) -> Option<f64> {
-    result.judged.measured().summary.get(metric)?.median
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{class_word, median_of};
+use super::class_word;
+use super::figures::FIGURES;
 use crate::compare::ONE_RUN_NOTE;
 use crate::load::LoadedResult;
 use crate::row::error_code;
-use crate::summary::{CLASS_BALANCED_METRIC, LEGACY_METRIC, PRIMARY_METRIC};
 
 /// Text from a file as a terminal may show it: control characters, which could move the cursor or fake a line, are escaped.
 pub(crate) fn shown(text: &str) -> String {
@@ -59,24 +59,8 @@ pub fn text_report(results: &[LoadedResult]) -> String {
             shown(order),
         );
     }
-    let head = [
-        "endpoint",
-        "card",
-        "arm",
-        "period",
-        "rows",
-        "median",
-        "p10",
-        "mean",
-        "balanced",
-        "legacy",
-        "after ttft",
-        "wall",
-        "ttft ms",
-        "gap ms",
-        "tok/burst",
-        "accepted",
-    ];
+    let mut head = vec!["endpoint", "card", "arm", "period", "rows"];
+    head.extend(FIGURES.iter().map(|figure| figure.short));
     let rows: Vec<Vec<String>> = results.iter().map(figures).collect();
     text.push_str(
         "tokens per second: median, p10, mean and balanced over 99 intervals; legacy = 100 events over the same time\n",
@@ -93,10 +77,9 @@ pub fn text_report(results: &[LoadedResult]) -> String {
 
 fn figures(result: &LoadedResult) -> Vec<String> {
     let measured = result.judged.measured();
-    let primary = measured.summary.get(PRIMARY_METRIC);
     let card = measured.identity.card.as_ref().map(|card| card.pci).or(measured.endpoint.card);
     let complete = measured.rows.iter().filter(|row| row.error.is_none()).count();
-    vec![
+    let mut cells = vec![
         shown(&measured.endpoint.name),
         card.map_or_else(|| "-".to_owned(), |card| card.to_string()),
         measured.arm.map_or("-", |arm| arm.as_str()).to_owned(),
@@ -106,18 +89,9 @@ fn figures(result: &LoadedResult) -> Vec<String> {
         } else {
             format!("{complete}/{}", measured.rows.len())
         },
-        number(primary.and_then(|summary| summary.median), 2),
-        number(primary.and_then(|summary| summary.p10), 2),
-        number(primary.and_then(|summary| summary.mean), 2),
-        number(median_of(result, CLASS_BALANCED_METRIC), 2),
-        number(median_of(result, LEGACY_METRIC), 2),
-        number(median_of(result, "tok_s_after_ttft_full"), 2),
-        number(median_of(result, "tok_s_wall_full"), 2),
-        number(median_of(result, "ttft_ms"), 1),
-        number(median_of(result, "burst_gap_ms"), 2),
-        number(median_of(result, "tokens_per_burst"), 2),
-        number(median_of(result, "draft_acceptance").map(|share| share * 100.0), 1),
-    ]
+    ];
+    cells.extend(FIGURES.iter().map(|figure| figure.text(result)));
+    cells
 }
 
 fn gates(result: &LoadedResult) -> String {

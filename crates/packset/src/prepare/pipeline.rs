@@ -20,12 +20,11 @@ use std::time::{Duration, Instant};
 use b70_admission::{ClosedFile, Digests, Hasher, LaneKernel, Progress, What, read_back};
 use b70_manifest::Sha256Hex;
 
+use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Growing};
 use crate::error::PackError;
 use crate::model::{Model, cancelled};
 
-/// The longest piece between tensors.
-const GAP: u64 = 16 << 20;
 /// Bytes that a hash takes between two looks at the caller's wish to stop.
 const STEP: usize = 4 << 20;
 
@@ -45,16 +44,6 @@ pub(super) fn budget(jobs: usize) -> u64 {
     BUDGET_PER_THREAD.saturating_mul(jobs as u64).min(MAX_BUDGET).min(available).max(MIN_BUDGET)
 }
 
-/// A tensor to be packed, as the pipeline sees it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted {
-    pub(super) file: usize,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    /// Too large to be held: its bytes are hashed in passing, and it is packed from the file by itself.
-    pub(super) oversize: bool,
-}
-
 /// What the pipeline leaves to its owner.
 pub(super) trait Packer: Sync {
     /// Whether the tensor needs packing; whatever else is to become of it is done here.
@@ -67,18 +56,6 @@ pub(super) trait Packer: Sync {
     fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64);
     /// Whether so much waits for its name that no more should be packed now.
     fn is_full(&self) -> bool;
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Piece {
-    file: usize,
-    offset: u64,
-    len: usize,
-    tensor: Option<usize>,
-    /// Whether the model's own hashes need it.
-    hashed: bool,
-    /// Whether it is the last of its file.
-    ends_file: bool,
 }
 
 struct Resident {
@@ -204,7 +181,7 @@ impl<'a> Pipeline<'a> {
             return;
         }
         state.started = true;
-        state.pieces = self.pieces(hash);
+        state.pieces = cut(self.model, self.wanted, hash);
         state.hashed = if hash { state.pieces.len() } else { 0 };
         state.oversize = (0..self.wanted.len()).filter(|&tensor| self.wanted[tensor].oversize).collect();
         drop(state);
@@ -244,51 +221,6 @@ impl<'a> Pipeline<'a> {
                 .map(|(sha256, blake3)| Digests { blake3: blake3.blake3, ..*sha256 })
                 .collect(),
         )
-    }
-
-    /// Cuts the model: whole files when they are hashed, the tensors alone otherwise.
-    fn pieces(&self, hash: bool) -> Vec<Piece> {
-        let mut pieces = Vec::new();
-        for file in 0..self.model.paths().count() {
-            let mut tensors: Vec<usize> = (0..self.wanted.len())
-                .filter(|&tensor| self.wanted[tensor].file == file && !self.wanted[tensor].oversize)
-                .collect();
-            tensors.sort_by_key(|&tensor| self.wanted[tensor].offset);
-            let mut at = 0;
-            let gap = |pieces: &mut Vec<Piece>, from: u64, to: u64| {
-                let mut from = from;
-                while hash && from < to {
-                    let len = (to - from).min(GAP);
-                    pieces.push(Piece {
-                        file,
-                        offset: from,
-                        len: len as usize,
-                        tensor: None,
-                        hashed: true,
-                        ends_file: false,
-                    });
-                    from += len;
-                }
-            };
-            for tensor in tensors {
-                let Wanted { offset, len, .. } = self.wanted[tensor];
-                gap(&mut pieces, at, offset);
-                pieces.push(Piece {
-                    file,
-                    offset,
-                    len: len as usize,
-                    tensor: Some(tensor),
-                    hashed: hash,
-                    ends_file: false,
-                });
-                at = offset + len;
-            }
-            gap(&mut pieces, at, self.model.file_size(file));
-            if let Some(last) = pieces.last_mut() {
-                last.ends_file = true;
-            }
-        }
-        pieces
     }
 
     /// One thread: takes steps until everything is done.

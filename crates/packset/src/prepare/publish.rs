@@ -4,7 +4,7 @@ use b70_admission::replace_bytes;
 use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, TensorPack};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, rfc3339_utc, unix_now};
 
-use super::{Account, Counts, Run, json_bytes};
+use super::run::{Account, Counts, Run, json_bytes};
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::set_identity;
