@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use b70_admission::{
-    DirOutcome, HostPaths, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, lock, open_ram_root, replace_bytes, sweep_orphans,
+    DirOutcome, HostPaths, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, lock,
+    open_ram_root, replace_bytes, sweep_orphans,
 };
 use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, unix_now};
