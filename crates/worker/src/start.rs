@@ -77,7 +77,7 @@ impl Supervisor<'_> {
         let mut running = Vec::new();
         for worker in self.lane.select(names)? {
             let began = Instant::now();
-            match self.launch(worker, options.signaller) {
+            match self.launch(worker) {
                 Ok(started) => {
                     (options.progress)(&worker.name, &format!("started as pid {}", started.process.identity().pid));
                     running.push(started);
@@ -104,7 +104,7 @@ impl Supervisor<'_> {
     }
 
     /// Takes the lease and starts the process. What was decided in the plan is decided again, with the lease held.
-    fn launch<'w>(&self, worker: &'w Worker, signaller: &Signaller) -> Result<Running<'w>, WorkerError> {
+    fn launch<'w>(&self, worker: &'w Worker) -> Result<Running<'w>, WorkerError> {
         let paths = self.lane.paths(worker);
         let _guard = operation_lock(&paths)?;
         let view = self.view()?;
@@ -133,36 +133,15 @@ impl Supervisor<'_> {
         process.stdin(Stdio::null()).stdout(output).stderr(error).current_dir("/");
         sys::in_own_session(&mut process, lease.as_ref().map(|l| l.as_fd()));
         let executable = PathBuf::from(&command.argv[0]);
-        let mut child = process.spawn().map_err(|e| WorkerError::io(&executable, "start", e))?;
-        let pid = child.id();
-        // Not yet collected, so the number still means this child, alive or not.
+        let start_error = |e| WorkerError::io(&executable, "start", e);
+        let held_back = sys::HeldBack::fork(process).map_err(start_error)?;
+        let pid = held_back.pid();
         let identity = ProcessIdentity::of(&Host::real(), pid).map_err(WorkerError::Proc)?;
-        let verified = VerifiedProcess::of_child(pid);
-        let (sender, exit) = mpsc::channel();
-        thread::spawn(move || {
-            if let Ok(status) = child.wait() {
-                let _ = sender.send(status);
-            }
-        });
-        let status =
-            || exit.recv_timeout(Duration::from_secs(2)).map_or_else(|_| "at once".to_owned(), |s| s.to_string());
-        let Some(identity) = identity else {
-            return Err(blocked(worker, vec![format!("it ended as it started ({})", status())]));
+        let (Some(identity), Ok(process)) = (identity, VerifiedProcess::of_child(pid)) else {
+            held_back.give_up();
+            return Err(blocked(worker, vec!["it was ended before it had become the server".into()]));
         };
         let session = Session { leader: identity.clone(), token: Some(token.clone()) };
-        let Ok(process) = verified else {
-            // A launcher may end at once and leave a server behind, which carries the session's mark.
-            let swept = stop(signaller, &session, CLEANUP).map_err(WorkerError::Proc)?;
-            let left = match (swept.leftovers_ended.len(), swept.leftovers_alive.len()) {
-                (0, 0) => String::new(),
-                (ended, 0) => format!(
-                    " and left {ended} process(es) behind: it must become the server by exec; nothing of it is left"
-                ),
-                (_, alive) => format!(" and left process(es) behind, of which {alive} could not be ended"),
-            };
-            let end = log_end(&command.output);
-            return Err(blocked(worker, vec![format!("it ended as it started ({}){left}{end}", status())]));
-        };
         let lease_path = lease.as_ref().map(|l| l.path().to_owned());
         let parts = Parts {
             worker,
@@ -174,17 +153,31 @@ impl Supervisor<'_> {
             lease: lease_path,
             leads_session: true,
         };
-        let recorded = identity::write(&paths, &identity::record(&parts));
+        // Recorded before it runs: without a record nobody could stop it later.
+        if let Err(error) = identity::write(&paths, &identity::record(&parts)) {
+            held_back.give_up();
+            return Err(error);
+        }
+        let mut child = match held_back.release() {
+            Ok(child) => child,
+            Err(error) => {
+                // The record names a process that has become no server.
+                let _ = fs::remove_file(&paths.identity);
+                let _ = fs::remove_file(&paths.pid);
+                return Err(start_error(error));
+            }
+        };
+        let (sender, exit) = mpsc::channel();
+        thread::spawn(move || {
+            if let Ok(status) = child.wait() {
+                let _ = sender.send(status);
+            }
+        });
         if let Some(lease) = lease {
             let label = LeaseOwner::of(&identity, redact_arguments(&command.argv).join(" "));
             // The label is for people; the lock holds without it.
             let _ = lease.set_owner(&label);
             lease.leave();
-        }
-        if let Err(error) = recorded {
-            // Without a record nobody could stop it later.
-            stop(signaller, &session, CLEANUP).map_err(WorkerError::Proc)?;
-            return Err(error);
         }
         Ok(Running {
             worker,
