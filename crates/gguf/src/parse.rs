@@ -129,7 +129,7 @@ impl<'a> Cursor<'a> {
             let next = self.bytes.get(self.pos..).and_then(|rest| {
                 let (length, rest) = rest.split_first_chunk::<8>()?;
                 let length = u64::from_le_bytes(*length);
-                (length <= MAX_STRING_BYTES && length <= rest.len() as u64).then_some(8 + length as usize)
+                (length <= MAX_STRING_BYTES && length <= rest.len() as u64).then(|| 8 + length as usize)
             });
             if let Some(bytes) = next {
                 self.pos += bytes;
@@ -457,7 +457,7 @@ mod tests {
         // A length that no string has, in the middle of the second vocabulary.
         let mut bad = good.clone();
         let at = bad.len() - 3000;
-        bad[at..at + 16].fill(0xff);
+        bad[at..at + 32].fill(0xff);
         for bytes in [good, bad] {
             let len = bytes.len() as u64;
             for step in [1, 7, 997, 5000] {
