@@ -46,11 +46,12 @@ pub fn hash_many_with(
     let shares = Shares::new(jobs, threads);
     let mut results: Vec<Option<Result<Digests>>> = Vec::new();
     results.resize_with(jobs.len(), || None);
-    let width = if what.sha256() { kernel.width().min(jobs.len().div_ceil(threads)) } else { 1 };
+    let most = (MOST_OPEN / threads).max(1);
+    let width = if what.sha256() { kernel.width().min(jobs.len().div_ceil(threads)).min(most) } else { 1 };
     let done = pool.broadcast(|context| {
         let me = context.index();
         if width > 1 {
-            return hash_side_by_side(jobs, what, kernel, width, &shares, me, progress);
+            return hash_side_by_side(jobs, what, kernel, (width, most), &shares, me, progress);
         }
         let mut buffer = vec![0; BUFFER];
         let mut done = Vec::new();
@@ -67,6 +68,9 @@ pub fn hash_many_with(
     }
     results.into_iter().map(|r| r.unwrap_or(Err(Error::Cancelled))).collect()
 }
+
+/// Files that all workers together hold open: well below the usual limit of 1024.
+const MOST_OPEN: usize = 768;
 
 /// Who hashes what: every worker gets about as many bytes as the others, and helps them when it has done its own. Sixteen
 /// streams cost one worker as much as one stream, so that taking files off a common heap would leave the last ones to
@@ -117,20 +121,21 @@ struct Stream<'a> {
     blake3: Option<Box<blake3::Hasher>>,
 }
 
-/// Worker `me` with `width` lanes: a lane whose file ends takes the next file.
+/// Worker `me` with `width` lanes and up to twice as many files, at most `most`: those with the most bytes left have the lanes, so
+/// that files of one size end together and no lane is empty before. Where a file ends, the next one begins.
 fn hash_side_by_side(
     jobs: &[Job<'_>],
     what: What,
     kernel: LaneKernel,
-    width: usize,
+    (width, most): (usize, usize),
     shares: &Shares,
     me: usize,
     progress: &Progress<'_>,
 ) -> Vec<(usize, Result<Digests>)> {
-    let mut lanes = Sha256Lanes::new(width, kernel);
     let mut streams: Vec<Option<Stream<'_>>> = Vec::new();
-    streams.resize_with(width, || None);
-    let mut buffer = vec![0; width * LANE_BUFFER];
+    streams.resize_with((2 * width).min(most), || None);
+    let mut digests = Sha256Lanes::new(streams.len(), kernel);
+    let mut buffer = vec![0; streams.len() * LANE_BUFFER];
     let mut done = Vec::new();
     loop {
         let mut idle = streams.iter().all(Option::is_none);
@@ -152,25 +157,35 @@ fn hash_side_by_side(
         if streams.iter().all(Option::is_none) {
             return done;
         }
+        let mut chosen: Vec<(u64, usize)> = streams
+            .iter()
+            .enumerate()
+            .filter_map(|(i, stream)| stream.as_ref().map(|stream| (stream.len.saturating_sub(stream.done), i)))
+            .collect();
+        chosen.sort_unstable_by_key(|&(left, i)| (std::cmp::Reverse(left), i));
+        // Those that have been read need no lane, only a look at whether that was their end.
+        let reading = chosen.iter().take_while(|(left, _)| *left > 0).count();
+        chosen.drain(width.min(reading)..reading);
         let mut bytes = 0;
-        for (lane, (slot, buffer)) in streams.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
-            let Some(stream) = slot else { continue };
+        for (&(_, i), buffer) in chosen.iter().zip(buffer.chunks_exact_mut(LANE_BUFFER)) {
+            let Some(stream) = &mut streams[i] else { continue };
             match advance(stream, buffer, progress) {
                 Ok(n) if n > 0 => bytes += n as u64,
                 end => {
-                    let sha256 = Some(lanes.take(lane));
-                    let Some(Stream { job, done: size, blake3, .. }) = slot.take() else { continue };
+                    let sha256 = Some(digests.take(i));
+                    let Some(Stream { job, done: size, blake3, .. }) = streams[i].take() else { continue };
                     let blake3 = blake3.map(|hasher| Blake3(*hasher.finalize().as_bytes()));
                     done.push((job, end.map(|_| Digests { sha256, blake3, size })));
                 }
             }
         }
-        let slices: Vec<&[u8]> = streams
-            .iter()
-            .zip(buffer.chunks_exact(LANE_BUFFER))
-            .map(|(stream, buffer)| stream.as_ref().map_or(&[][..], |stream| &buffer[..stream.filled]))
-            .collect();
-        lanes.update(&slices);
+        let mut slices: Vec<&[u8]> = vec![&[]; streams.len()];
+        for (&(_, i), buffer) in chosen.iter().zip(buffer.chunks_exact(LANE_BUFFER)) {
+            if let Some(stream) = &streams[i] {
+                slices[i] = &buffer[..stream.filled];
+            }
+        }
+        digests.update(&slices);
         progress.add(bytes);
     }
 }
