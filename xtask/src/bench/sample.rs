@@ -20,9 +20,12 @@ impl Call {
         Self { program: program.into(), arguments: arguments.iter().map(|&argument| argument.to_owned()).collect() }
     }
 
+    /// Without the place of the checkout, which says nothing to others.
     pub(super) fn line(&self) -> String {
+        let root = crate::process::workspace_root().to_string_lossy().into_owned();
         let name = self.program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        std::iter::once(name).chain(self.arguments.iter().cloned()).collect::<Vec<_>>().join(" ")
+        let words: Vec<String> = std::iter::once(name).chain(self.arguments.iter().cloned()).collect();
+        words.join(" ").replace(&root, ".")
     }
 }
 
