@@ -60,6 +60,16 @@ impl ModelCache {
     }
 
     fn plan_one(&self, key: &Sha256, host: &Host) -> Result<DropAction, ArtifactError> {
+        match self.look_at(key, host) {
+            // Another drop came in between: the answer is the same as if it had come before.
+            Err(ArtifactError::Admission(Error::Missing { .. })) => {
+                Err(ArtifactError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
+            }
+            other => other,
+        }
+    }
+
+    fn look_at(&self, key: &Sha256, host: &Host) -> Result<DropAction, ArtifactError> {
         let folder = self.folder(key)?;
         let path = self.entry_path(key);
         let in_use = directory_in_use(host, &path).map_err(|e| Error::io("find the users of", &path, e))?;
