@@ -11,7 +11,7 @@ use crate::lanes::{LaneKernel, Sha256Lanes};
 use crate::progress::Progress;
 
 /// Hashes many files over the threads of `pool`; the results stand in the order of `jobs`. Each thread hashes as many files
-/// side by side as share a core well ([`LaneKernel::best`], at most sixteen); fewer large files than threads are read ahead
+/// side by side as share a core well ([`LaneKernel::best`], at most sixteen), and all together hold at most 768 open; fewer large files than threads are read ahead
 /// and, for BLAKE3, split over the pool.
 ///
 /// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
@@ -109,7 +109,7 @@ impl Shares {
     }
 }
 
-/// A file that has a lane.
+/// A file under way.
 struct Stream<'a> {
     job: usize,
     opened: Opened<'a>,

@@ -1,6 +1,9 @@
 //! Streams hashed side by side against `sha2`, one by one: every length around a block, any lengths, any splits, every
 //! kernel of this CPU.
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use b70_admission::{
     Content, Error, Job, LaneKernel, OnExisting, Progress, Sha256, Sha256Lanes, TempFile, What, hash_many_with, pool,
     read_back,
@@ -119,6 +122,34 @@ fn files_of_unequal_length_by_every_kernel() {
                 kernel.name()
             );
         }
+    }
+}
+
+/// As on a large machine.
+const WORKERS: usize = 64;
+
+#[test]
+fn many_workers_hold_no_more_files_open_than_a_process_may() {
+    let dir = memory();
+    let paths: Vec<_> = (0..1600).map(|i| dir.path().join(i.to_string())).collect();
+    for path in &paths {
+        std::fs::write(path, vec![7; 70_000]).expect("written");
+    }
+    let jobs: Vec<Job<'_>> = paths.iter().map(|path| path.as_path().into()).collect();
+    let pool = pool(WORKERS).expect("a pool");
+    for kernel in kernels() {
+        let (calls, open, all_have_begun) = (AtomicUsize::new(0), AtomicUsize::new(0), Barrier::new(WORKERS));
+        // The first call of each worker, with its files open, waits for those of the others.
+        let look = |_| {
+            if calls.fetch_add(1, Ordering::Relaxed) < WORKERS && all_have_begun.wait().is_leader() {
+                let fds = std::fs::read_dir("/proc/self/fd").expect("one more descriptor can be had").flatten();
+                let ours = fds.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to.starts_with(dir.path())));
+                open.store(ours.count(), Ordering::Relaxed);
+            }
+        };
+        let found = hash_many_with(&jobs, What::Sha256, kernel, &pool, &Progress::new(&look));
+        assert!(found.iter().all(Result::is_ok), "{}", kernel.name());
+        assert!((1..=768).contains(&open.into_inner()), "{}", kernel.name());
     }
 }
 

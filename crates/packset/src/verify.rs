@@ -289,6 +289,18 @@ pub(crate) fn prefix_of(document: &PackSet) -> &str {
     document.identity.format_prefix.as_deref().unwrap_or(LAB_FORMAT_PREFIX)
 }
 
+/// The index that a manifest implies, byte for byte.
+pub(crate) fn implied_index(document: &PackSet, layout: &dyn Layout) -> Result<String, PackError> {
+    Ok(runtime_index(
+        prefix_of(document),
+        document.key,
+        document.source_model.sha256,
+        layout.descriptor(),
+        layout.source_type().id,
+        &document.tensors,
+    )?)
+}
+
 fn check_tensors(
     document: &PackSet,
     layout: &dyn Layout,
@@ -428,14 +440,7 @@ fn check_index(
     let record = &document.runtime_index;
     failures.equal("runtime-index-size", "the index's size", &(bytes.len() as u64), &record.size_bytes);
     failures.equal(IDENTITY, "the index's SHA-256", &Sha256Hex::of(&bytes), &record.sha256);
-    let expected = runtime_index(
-        prefix_of(document),
-        document.key,
-        document.source_model.sha256,
-        layout.descriptor(),
-        layout.source_type().id,
-        &document.tensors,
-    )?;
+    let expected = implied_index(document, layout)?;
     if bytes != expected.as_bytes() {
         let line = bytes
             .split(|byte| *byte == b'\n')

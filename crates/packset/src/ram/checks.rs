@@ -6,12 +6,12 @@ use b70_manifest::pack::{PackSet, RamStage};
 
 use super::{MAX_STAGE_FILE_BYTES, StageOptions, StageReport, stage_format, write_stage_file};
 use crate::error::PackError;
-use crate::index::{payload_table_sha256, runtime_index};
+use crate::index::payload_table_sha256;
 use crate::layout::Layout;
 use crate::model::cancelled;
 use crate::set::{SetDir, rel};
 use crate::trust::{STAGE_FILE, SetSubject};
-use crate::verify::{Failures, prefix_of, same_tensor};
+use crate::verify::{Failures, implied_index, same_tensor};
 
 /// Compares the stage's own document with the staged manifest, and both with the source where it is at hand. A damaged
 /// document is written again only when the source's manifest proves that the staged one is the original.
@@ -95,14 +95,7 @@ pub(super) fn check_stage_index(
             return Ok(());
         }
     };
-    let expected = runtime_index(
-        prefix_of(document),
-        document.key,
-        document.source_model.sha256,
-        layout.descriptor(),
-        layout.source_type().id,
-        &document.tensors,
-    )?;
+    let expected = implied_index(document, layout)?;
     if bytes != expected.as_bytes() {
         failures.add("ram-runtime-index", "it is not the index the manifest implies");
     }
