@@ -439,7 +439,7 @@ mod tests {
         [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat()
     }
 
-    /// A file with two long vocabularies, a short one between them, and as many tensors.
+    /// A file with two long vocabularies, a short one between them, and no tensors.
     fn file(word: impl Fn(u64) -> Vec<u8>) -> Vec<u8> {
         let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &0_u64.to_le_bytes(), &3_u64.to_le_bytes()].concat();
         for (key, count) in [("long", 900_u64), ("short", 3), ("last", 700)] {
@@ -458,8 +458,9 @@ mod tests {
         let mut bad = good.clone();
         let at = bad.len() - 3000;
         bad[at..at + 32].fill(0xff);
-        for bytes in [good, bad] {
+        for (bytes, valid) in [(good, true), (bad, false)] {
             let len = bytes.len() as u64;
+            assert_eq!(directory(&bytes, len, &mut Walked::default()).is_ok(), valid);
             for step in [1, 7, 997, 5000] {
                 let mut walked = Walked::default();
                 for end in (0..=bytes.len()).step_by(step).chain([bytes.len(), bytes.len()]) {
