@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, Result};
+use crate::leased::Reader;
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 
@@ -185,7 +187,8 @@ impl<'a> From<&'a Path> for Job<'a> {
 }
 
 pub(crate) enum Opened<'a> {
-    Owned(File),
+    /// Opened for this alone.
+    Owned(Arc<File>),
     Borrowed(&'a File),
 }
 
@@ -209,8 +212,8 @@ impl<'a> Job<'a> {
     pub(crate) fn open(&self) -> Result<(Opened<'a>, PathBuf, u64)> {
         let path = self.path();
         let opened = match self.source {
-            Source::Path(p) => Opened::Owned(crate::path::open_regular(p)?),
-            Source::Beneath(root, name) => Opened::Owned(root.open_file(name)?),
+            Source::Path(p) => Opened::Owned(Arc::new(crate::path::open_regular(p)?)),
+            Source::Beneath(root, name) => Opened::Owned(Arc::new(root.open_file(name)?)),
             Source::File(file, _) => Opened::Borrowed(file),
         };
         let found = opened.file().metadata().map_err(|e| Error::io("stat", &path, e))?.len();
@@ -265,7 +268,7 @@ pub(crate) fn changed(path: &Path, expected: u64, found: u64) -> Error {
 }
 
 pub(crate) fn hash_serial(
-    file: &File,
+    file: Opened<'_>,
     path: &Path,
     len: u64,
     what: What,
@@ -273,13 +276,14 @@ pub(crate) fn hash_serial(
     progress: &Progress<'_>,
 ) -> Result<Digests> {
     let mut hasher = Hasher::new(what);
+    let mut reader = Reader::whole(file, len);
     loop {
         progress.check()?;
-        let n = pread(file, buffer, hasher.size()).map_err(|e| Error::io("read", path, e))?;
+        let n = reader.advance(buffer).map_err(|e| Error::io("read", path, e))?;
         if n == 0 {
             break;
         }
-        hasher.update(&buffer[..n]);
+        hasher.update(reader.bytes(buffer));
         progress.add(n as u64);
         if hasher.size() > len {
             return Err(changed(path, len, hasher.size()));
@@ -288,24 +292,36 @@ pub(crate) fn hash_serial(
     if hasher.size() == len { Ok(hasher.finish()) } else { Err(changed(path, len, hasher.size())) }
 }
 
-/// Reads the next buffer while the current one is hashed; BLAKE3 spreads over the pool.
+/// Bytes of a file that are spread over the pool at a time.
+const SPREAD: usize = 4 * BUFFER;
+
+/// One file over the pool: SHA-256 on one thread, BLAKE3 on all. What cannot be read in place is read ahead, the next buffer
+/// while the current one is hashed.
 pub(crate) fn hash_pipelined(
-    file: &File,
+    file: Opened<'_>,
     path: &Path,
     len: u64,
     what: What,
     progress: &Progress<'_>,
 ) -> Result<Digests> {
     let mut hasher = Hasher::new(what);
-    let (mut current, mut next) = (vec![0; 4 * BUFFER], vec![0; 4 * BUFFER]);
-    let mut filled = pread_full(file, &mut current, 0).map_err(|e| Error::io("read", path, e))?;
+    let mut reader = Reader::whole(file, len);
+    while let Some(window) = reader.next_window(SPREAD as u64) {
+        progress.check()?;
+        hasher.update_parallel(window);
+        progress.add(window.len() as u64);
+    }
+    let file = reader.file();
+    let read = |buffer: &mut [u8], offset| pread_full(file, buffer, offset).map_err(|e| Error::io("read", path, e));
+    let rest = usize::try_from(len.saturating_sub(reader.done())).unwrap_or(SPREAD).clamp(4096, SPREAD);
+    let (mut current, mut next) = (vec![0; rest], vec![0; rest]);
+    let mut filled = read(&mut current, reader.done())?;
     while filled > 0 {
         progress.check()?;
         let offset = hasher.size() + filled as u64;
-        let ((), read) =
-            rayon::join(|| hasher.update_parallel(&current[..filled]), || pread_full(file, &mut next, offset));
+        let ((), ahead) = rayon::join(|| hasher.update_parallel(&current[..filled]), || read(&mut next, offset));
         progress.add(filled as u64);
-        filled = read.map_err(|e| Error::io("read", path, e))?;
+        filled = ahead?;
         std::mem::swap(&mut current, &mut next);
         if hasher.size() > len {
             return Err(changed(path, len, hasher.size()));
@@ -314,14 +330,15 @@ pub(crate) fn hash_pipelined(
     if hasher.size() == len { Ok(hasher.finish()) } else { Err(changed(path, len, hasher.size())) }
 }
 
-/// Hashes one file on the calling thread, reading it by `pread` (never by a map: a truncated map is a SIGBUS).
+/// Hashes one file on the calling thread: in place where a lease keeps it from being truncated meanwhile
+/// ([`LeasedFile`](crate::LeasedFile)), else by `pread`.
 ///
 /// Errors: [`Error::Missing`], [`Error::Kind`], [`Error::Size`] before a byte is read, [`Error::ChangedWhileReading`]
 /// when the file grows or shrinks meanwhile, [`Error::Cancelled`], [`Error::Io`].
 pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_>) -> Result<Digests> {
     let (opened, path, len) = job.into().open()?;
     let mut buffer = vec![0; BUFFER.min(usize::try_from(len).unwrap_or(BUFFER).max(4096))];
-    hash_serial(opened.file(), &path, len, what, &mut buffer, progress)
+    hash_serial(opened, &path, len, what, &mut buffer, progress)
 }
 
 /// A bounded pool of `threads` workers (0: one for each core this process may use).

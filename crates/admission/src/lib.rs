@@ -66,6 +66,7 @@ mod fingerprint;
 mod headroom;
 mod identity;
 mod lanes;
+mod leased;
 mod lock;
 mod many;
 mod output;
@@ -96,6 +97,7 @@ pub use fingerprint::{
 pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lanes::{LaneKernel, Sha256Lanes};
+pub use leased::{LeasedFile, LeasedWindow, Region};
 pub use lock::{LockGuard, lock, lock_all};
 pub use many::{hash_many, hash_many_with};
 pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::digest::{
-    BUFFER, Blake3, Digests, Job, LANE_BUFFER, Opened, What, changed, hash_pipelined, hash_serial, pread,
-};
+use crate::digest::{BUFFER, Blake3, Digests, Job, LANE_BUFFER, What, changed, hash_pipelined, hash_serial};
 use crate::error::{Error, Result};
 use crate::lanes::{LaneKernel, Sha256Lanes};
+use crate::leased::Reader;
 use crate::progress::Progress;
 
 /// Hashes many files over the threads of `pool`; the results stand in the order of `jobs`. Each thread hashes as many files
@@ -38,7 +37,7 @@ pub fn hash_many_with(
             jobs.iter()
                 .map(|job| {
                     let (opened, path, len) = job.open()?;
-                    hash_pipelined(opened.file(), &path, len, what, progress)
+                    hash_pipelined(opened, &path, len, what, progress)
                 })
                 .collect()
         });
@@ -58,7 +57,7 @@ pub fn hash_many_with(
         while let Some(i) = shares.own(me).or_else(|| shares.of_others(me)) {
             let result = jobs[i]
                 .open()
-                .and_then(|(opened, path, len)| hash_serial(opened.file(), &path, len, what, &mut buffer, progress));
+                .and_then(|(opened, path, len)| hash_serial(opened, &path, len, what, &mut buffer, progress));
             done.push((i, result));
         }
         done
@@ -112,12 +111,9 @@ impl Shares {
 /// A file under way.
 struct Stream<'a> {
     job: usize,
-    opened: Opened<'a>,
     path: PathBuf,
     len: u64,
-    done: u64,
-    /// Bytes of the last read.
-    filled: usize,
+    reader: Reader<'a>,
     blake3: Option<Box<blake3::Hasher>>,
 }
 
@@ -148,7 +144,8 @@ fn hash_side_by_side(
                 match jobs[job].open() {
                     Ok((opened, path, len)) => {
                         let blake3 = what.blake3().then(|| Box::new(blake3::Hasher::new()));
-                        *stream = Some(Stream { job, opened, path, len, done: 0, filled: 0, blake3 });
+                        let reader = Reader::whole(opened, len);
+                        *stream = Some(Stream { job, path, len, reader, blake3 });
                     }
                     Err(error) => done.push((job, Err(error))),
                 }
@@ -160,7 +157,9 @@ fn hash_side_by_side(
         let mut chosen: Vec<(u64, usize)> = streams
             .iter()
             .enumerate()
-            .filter_map(|(i, stream)| stream.as_ref().map(|stream| (stream.len.saturating_sub(stream.done), i)))
+            .filter_map(|(i, stream)| {
+                stream.as_ref().map(|stream| (stream.len.saturating_sub(stream.reader.done()), i))
+            })
             .collect();
         chosen.sort_unstable_by_key(|&(left, i)| (std::cmp::Reverse(left), i));
         // Those that have been read need no lane, only a look at whether that was their end.
@@ -173,7 +172,8 @@ fn hash_side_by_side(
                 Ok(n) if n > 0 => bytes += n as u64,
                 end => {
                     let sha256 = Some(digests.take(i));
-                    let Some(Stream { job, done: size, blake3, .. }) = streams[i].take() else { continue };
+                    let Some(Stream { job, reader, blake3, .. }) = streams[i].take() else { continue };
+                    let size = reader.done();
                     let blake3 = blake3.map(|hasher| Blake3(*hasher.finalize().as_bytes()));
                     done.push((job, end.map(|_| Digests { sha256, blake3, size })));
                 }
@@ -182,7 +182,7 @@ fn hash_side_by_side(
         let mut slices: Vec<&[u8]> = vec![&[]; streams.len()];
         for (&(_, i), buffer) in chosen.iter().zip(buffer.chunks_exact(LANE_BUFFER)) {
             if let Some(stream) = &streams[i] {
-                slices[i] = &buffer[..stream.filled];
+                slices[i] = stream.reader.bytes(buffer);
             }
         }
         digests.update(&slices);
@@ -193,14 +193,14 @@ fn hash_side_by_side(
 /// Reads the next bytes of a stream, for BLAKE3 too; 0 at its end, which must be where it was when the file was opened.
 fn advance(stream: &mut Stream<'_>, buffer: &mut [u8], progress: &Progress<'_>) -> Result<usize> {
     progress.check()?;
-    let n = pread(stream.opened.file(), buffer, stream.done).map_err(|e| Error::io("read", &stream.path, e))?;
-    stream.filled = n;
-    stream.done += n as u64;
-    if stream.done > stream.len || (n == 0 && stream.done < stream.len) {
-        return Err(changed(&stream.path, stream.len, stream.done));
+    let read = stream.reader.advance(buffer);
+    let n = read.map_err(|e| Error::io("read", &stream.path, e))?;
+    let done = stream.reader.done();
+    if done > stream.len || (n == 0 && done < stream.len) {
+        return Err(changed(&stream.path, stream.len, done));
     }
     if let Some(blake3) = &mut stream.blake3 {
-        blake3.update(&buffer[..n]);
+        blake3.update(stream.reader.bytes(buffer));
     }
     Ok(n)
 }

@@ -19,28 +19,48 @@ pub(crate) enum LeaseProbe {
 ///
 /// The kernel refuses the lease (`EAGAIN`) while any writable handle or writable shared mapping of the file exists, so
 /// an instant of success is proof that there was none at that instant. See fcntl(2), `F_SETLEASE`.
-#[expect(unsafe_code, reason = "rustix and nix offer no F_SETLEASE or F_SETSIG")]
 pub(crate) fn probe_lease(fd: BorrowedFd<'_>) -> LeaseProbe {
-    let fd = fd.as_raw_fd();
-    // SAFETY: fcntl with F_SETSIG, F_SETLEASE and integer arguments touches no memory of ours; `fd` is open, since it
-    // is borrowed for the length of this call.
-    let call = |command: libc::c_int, argument: libc::c_int| match unsafe { libc::fcntl(fd, command, argument) } {
-        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        _ => Ok(()),
-    };
-    // An opener who breaks the lease in the instant we hold it makes the kernel signal us. The default signal, SIGIO,
-    // would kill the process; SIGURG is ignored unless someone installed a handler. Without it, no lease.
-    if let Err(e) = call(F_SETSIG, libc::SIGURG) {
-        return LeaseProbe::NoAnswer(e);
-    }
-    match call(libc::F_SETLEASE, libc::F_RDLCK) {
+    match lease(fd) {
         Ok(()) => {
-            // Unlocking a lease one holds cannot fail; were it to, closing the file ends it.
-            let _ = call(libc::F_SETLEASE, libc::F_UNLCK);
+            end_lease(fd);
             LeaseProbe::NoWriters
         }
         Err(Errno::AGAIN) => LeaseProbe::Writers,
         Err(e) => LeaseProbe::NoAnswer(e),
+    }
+}
+
+/// Takes a read lease that lasts until [`end_lease`], or until the open file of `fd`, open read-only, is closed. Whether there
+/// is one now.
+pub(crate) fn take_lease(fd: BorrowedFd<'_>) -> bool {
+    lease(fd).is_ok()
+}
+
+/// Whether a read lease is held and nobody waits for its end.
+pub(crate) fn has_lease(fd: BorrowedFd<'_>) -> bool {
+    fcntl(fd, libc::F_GETLEASE, 0) == Ok(libc::F_RDLCK)
+}
+
+/// Gives a read lease back.
+pub(crate) fn end_lease(fd: BorrowedFd<'_>) {
+    // Unlocking a lease one holds cannot fail; were it to, closing the file ends it.
+    let _ = fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
+}
+
+fn lease(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    // An opener who breaks the lease in the time we hold it makes the kernel signal us. The default signal, SIGIO,
+    // would kill the process; SIGURG is ignored unless someone installed a handler. Without it, no lease.
+    fcntl(fd, F_SETSIG, libc::SIGURG)?;
+    fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK).map(drop)
+}
+
+#[expect(unsafe_code, reason = "rustix and nix offer no F_SETLEASE, F_GETLEASE or F_SETSIG")]
+fn fcntl(fd: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> Result<libc::c_int, Errno> {
+    // SAFETY: fcntl with these commands and integer arguments touches no memory of ours; `fd` is open, since it is
+    // borrowed for the length of this call.
+    match unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) } {
+        -1 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        answer => Ok(answer),
     }
 }
 

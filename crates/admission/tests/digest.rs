@@ -165,9 +165,10 @@ fn a_file_that_grows_or_shrinks_meanwhile_is_an_error() {
         for many in [false, true] {
             std::fs::write(&path, bytes(12 << 20, 1)).expect("written");
             let once = AtomicBool::new(false);
+            // Open beforehand, so that there is no lease for which it would have to wait.
+            let file = File::options().write(true).open(&path).expect("opens");
             let resize = |_| {
                 if !once.swap(true, Ordering::SeqCst) {
-                    let file = File::options().write(true).open(&path).expect("opens");
                     file.set_len(((12 << 20) + delta) as u64).expect("resized");
                 }
             };

@@ -5,8 +5,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use b70_admission::{
-    Content, Error, Job, LaneKernel, OnExisting, Progress, Sha256, Sha256Lanes, TempFile, What, hash_many_with, pool,
-    read_back,
+    Content, Error, Job, LaneKernel, LeasedFile, OnExisting, Progress, Region, Sha256, Sha256Lanes, TempFile, What,
+    hash_many_with, pool, read_back,
 };
 use proptest::prelude::*;
 use sha2::Digest as _;
@@ -179,9 +179,18 @@ fn files_read_back_together_have_what_was_written() {
                 files.push(file);
             }
             let beside = [bytes(100_001, 9), bytes(3, 8)];
-            let slices: Vec<&[u8]> = beside.iter().map(Vec::as_slice).collect();
+            // In the middle of a file, which is read in place once and copied once.
+            let path = dir.path().join("beside");
+            std::fs::write(&path, [&[1; 777][..], &beside[0], &beside[1], &[1; 77]].concat()).expect("written");
+            let file = std::fs::File::open(&path).expect("opens");
+            let part = |lease, offset, len| Region { file: &file, path: &path, lease, offset, len };
+            let lease = LeasedFile::of(&file).expect("a lease: nobody has the file open for writing");
+            let parts = [part(Some(lease), 777, 100_001), part(None, 777 + 100_001, 3)];
             let mut all: Vec<_> = files.iter_mut().take(4).collect();
-            let found = read_back(&mut all, &slices, kernel, &Progress::NONE).expect("they hold what was written");
+            let found = read_back(&mut all, &parts, kernel, &Progress::NONE).expect("they hold what was written");
+            let beyond = read_back(&mut [], &[part(None, 777, 200_000)], kernel, &Progress::NONE);
+            assert!(matches!(beyond, Err(Error::ChangedWhileReading { .. })), "{beyond:?}");
+            std::fs::remove_file(&path).expect("removed");
             assert_eq!(found, [reference(&beside[0]), reference(&beside[1])]);
             // The last one is read back by its commit.
             for (i, (mut file, data)) in files.into_iter().zip(&data).enumerate() {

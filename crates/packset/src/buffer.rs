@@ -3,6 +3,7 @@
 
 use std::io;
 
+use b70_admission::LeasedWindow;
 use memmap2::{MmapMut, MmapOptions};
 
 /// Zeroed memory of its own; given back to the system when dropped.
@@ -19,7 +20,7 @@ impl Buffer {
         self.0.len()
     }
 
-    pub(crate) fn get(&self, len: usize) -> &[u8] {
+    fn get(&self, len: usize) -> &[u8] {
         &self.0[..len]
     }
 
@@ -40,5 +41,30 @@ impl Growing {
             _ => Buffer::new(len)?,
         };
         Ok(self.0.insert(buffer).get_mut(len))
+    }
+}
+
+/// Bytes of a file: where the kernel has them, or a copy.
+#[derive(Debug)]
+pub(crate) enum Bytes {
+    InPlace(LeasedWindow),
+    Copied(Buffer),
+}
+
+impl Bytes {
+    /// The first `len` bytes.
+    pub(crate) fn get(&self, len: usize) -> &[u8] {
+        match self {
+            Self::InPlace(window) => &window[..len],
+            Self::Copied(buffer) => buffer.get(len),
+        }
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        match self {
+            Self::InPlace(window) => window.len(),
+            Self::Copied(buffer) => buffer.len(),
+        }
     }
 }

@@ -8,9 +8,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::time::Instant;
 
-use b70_admission::{ClosedFile, Hasher, LaneKernel, Progress, RelPath, Root, TempFile, What, read_back};
+use b70_admission::{ClosedFile, Hasher, Progress, RelPath, Root, TempFile, What};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
 
@@ -24,15 +23,12 @@ use crate::set::payload_name;
 /// The largest row group the packer works on: 16 rows of 1.8 million elements in Q4_0.
 const MAX_GROUP_BYTES: u64 = 16 << 20;
 
-/// Memory for a tensor that is unpacked, and for one that is too large to be packed whole.
+/// Memory for a tensor that is unpacked, in bytes.
 pub(crate) const WORKING_SET: u64 = 384 << 20;
+/// Memory of one thread for a tensor that is too large to be packed whole, in bytes: source and payload of a band.
+pub(crate) const BAND_SET: u64 = 64 << 20;
 /// Threads beyond these do not help: the model's own hash is one stream.
 const MAX_JOBS: usize = 64;
-
-/// The working set of one of `jobs` workers that packs in bands, in bytes.
-pub(crate) fn band_set(jobs: usize) -> u64 {
-    (WORKING_SET / jobs.max(1) as u64).max(16 << 20)
-}
 
 /// How many workers are worth starting.
 pub(crate) fn default_jobs() -> usize {
@@ -94,7 +90,7 @@ pub(crate) fn pack_whole(
     Ok(file)
 }
 
-/// Reads, hashes, packs and writes one tensor in bands, then reads the file back.
+/// Reads, packs and writes one tensor in bands. Both digests are left to the proof that reads the file back.
 pub(crate) fn pack_banded(
     model: &Model,
     tensor: &SelectedTensor,
@@ -102,8 +98,7 @@ pub(crate) fn pack_banded(
     tensors_dir: &Root,
     limit: u64,
     progress: &Progress<'_>,
-) -> Result<PackedTensor, PackError> {
-    let started = Instant::now();
+) -> Result<ClosedFile, PackError> {
     let shape = tensor.shape;
     let payload_len = layout.payload_len(shape)?;
     let mut temp = TempFile::create(tensors_dir)?;
@@ -112,7 +107,6 @@ pub(crate) fn pack_banded(
     let mut buffers = Buffers::default();
     let no_memory = || PackError::io("get memory for", model.path());
     let rows = band_rows(shape, layout, limit)?;
-    let mut source_hash = Hasher::new(What::Sha256);
     let mut first = 0;
     while first < shape.n {
         progress.check().map_err(cancelled)?;
@@ -121,7 +115,6 @@ pub(crate) fn pack_banded(
         let source = buffers.source.get_mut(source_len as usize).map_err(no_memory())?;
         let payload = buffers.payload.get_mut(band_len as usize).map_err(no_memory())?;
         model.read_at(tensor.file_index, tensor.offset + first * (source_len / band.n), source)?;
-        source_hash.update(source);
         layout.pack(band, source, payload, Threads::One)?;
         if band == shape {
             temp.write_all(payload)?;
@@ -134,11 +127,9 @@ pub(crate) fn pack_banded(
         progress.add(source_len);
         first += band.n;
     }
-    let mut file = temp.close(PAYLOAD_MODE)?;
+    let file = temp.close(PAYLOAD_MODE)?;
     file.start_writeback();
-    read_back(&mut [&mut file], &[], LaneKernel::best(), &progress.silent()).map_err(cancelled)?;
-    let source_sha256 = source_hash.finish().sha256.expect("SHA-256 was asked for");
-    Ok(PackedTensor { file, source_sha256, seconds: started.elapsed().as_secs_f64() })
+    Ok(file)
 }
 
 /// SHA-256 of the model's own bytes of a tensor.

@@ -4,14 +4,15 @@ mod common;
 
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use b70_admission::Progress;
 use b70_gguf::types;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::{Explain as _, Sha256Hex};
-use b70_packset::{ModelHash, PackError, PrepareOptions, model_hash, prepare};
+use b70_packset::{Model, ModelHash, PackError, PrepareOptions, Prepared, model_hash, prepare};
 use common::models::{MINI_NAMES, STANDARD, mini_plan, write_json};
 use common::{Lab, sha256_of, tool};
 use serde_json::json;
@@ -45,47 +46,97 @@ fn a_spec_and_an_argument_that_disagree_are_refused() {
     assert_eq!(model_hash(&lab.model(), None, None, false, &root).expect("unknown"), ModelHash::Unknown);
 }
 
-#[test]
-fn a_model_that_is_written_to_while_it_is_read_makes_no_set() {
+/// Eight tensors, so that some are read after others have been packed.
+fn eight() -> Lab {
     let names: Vec<String> = (0..8).map(|index| format!("t{index}")).collect();
     let tensors: Vec<_> = names.iter().map(|name| (name.as_bytes(), types::Q4_0, &[512_u64, 64][..])).collect();
-    let lab = Lab::with(&tensors);
+    Lab::with(&tensors)
+}
+
+fn change(file: &mut fs::File) {
+    file.seek(SeekFrom::End(-100)).expect("a position");
+    file.write_all(b"changed").expect("the model");
+}
+
+/// The ways in which the expected digest may be known before the model is read.
+fn expectations(sha256: Sha256Hex) -> [ModelHash; 2] {
+    [
+        ModelHash::Expected { sha256, vouched_by: "argument".to_owned() },
+        ModelHash::Recorded { sha256, vouched_by: "spec".to_owned() },
+    ]
+}
+
+fn prepare_telling(
+    lab: &Lab,
+    model: &Model,
+    model_hash: &ModelHash,
+    on_bytes: &(dyn Fn(u64) + Sync),
+) -> Result<Prepared, PackError> {
+    let options = PrepareOptions {
+        cache_root: &lab.folder.path().join("cache"),
+        model_hash,
+        rehash: false,
+        jobs: 2,
+        lock_timeout: Duration::from_secs(60),
+        tool: &tool(),
+        progress: Progress::new(on_bytes),
+    };
+    prepare(model, &lab.plan(), &lab.layout, &options)
+}
+
+#[test]
+fn a_model_that_is_written_to_while_it_is_read_makes_no_set() {
+    let lab = eight();
     let model = lab.model();
-    let sha256 = sha256_of(&lab.path);
-    let written = AtomicBool::new(false);
+    let hashes = expectations(sha256_of(&lab.path));
+    // Open beforehand, so that the model is copied and the writer waits for nobody.
+    let writer = fs::OpenOptions::new().write(true).open(&lab.path).expect("the model");
+    let (writer, written) = (Mutex::new(writer), AtomicBool::new(false));
     // As soon as the first tensor was read, another program changes the last one: the hash was right, or will be wrong.
     let on_bytes = |_| {
         if !written.swap(true, Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(20));
-            let mut file = fs::OpenOptions::new().write(true).open(&lab.path).expect("the model");
-            file.seek(SeekFrom::End(-100)).expect("a position");
-            file.write_all(b"changed").expect("the model");
+            change(&mut writer.lock().expect("no panic"));
         }
     };
-    let root = lab.folder.path().join("cache");
-    for model_hash in [
-        ModelHash::Expected { sha256, vouched_by: "argument".to_owned() },
-        ModelHash::Recorded { sha256, vouched_by: "spec".to_owned() },
-    ] {
+    for model_hash in hashes {
         written.store(false, Ordering::SeqCst);
-        let error = prepare(
-            &model,
-            &lab.plan(),
-            &lab.layout,
-            &PrepareOptions {
-                cache_root: &root,
-                model_hash: &model_hash,
-                rehash: false,
-                jobs: 2,
-                lock_timeout: Duration::from_secs(60),
-                tool: &tool(),
-                progress: Progress::new(&on_bytes),
-            },
-        )
-        .expect_err("the model changed");
+        let error = prepare_telling(&lab, &model, &model_hash, &on_bytes).expect_err("the model changed");
         assert!(!matches!(error, PackError::Cancelled), "{error}");
-        let sets = b70_packset::list(&root).expect("a root").sets;
+        let sets = b70_packset::list(&lab.folder.path().join("cache")).expect("a root").sets;
         assert!(sets.iter().all(|set| set.tensor_count.is_none()), "no set is ready: {sets:?}");
+    }
+}
+
+#[test]
+fn whoever_opens_the_model_for_writing_meanwhile_does_not_wait_for_long() {
+    for (turn, model_hash) in expectations(sha256_of(&eight().path)).into_iter().enumerate() {
+        let lab = eight();
+        let model = lab.model();
+        let (begin, wait) = std::sync::mpsc::channel();
+        let begin = Mutex::new(Some(begin));
+        let on_bytes = |_| {
+            if let Some(begin) = begin.lock().expect("no panic").take() {
+                begin.send(()).expect("received");
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        };
+        let path = &lab.path;
+        let prepared = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                wait.recv().expect("prepare reads something");
+                let started = Instant::now();
+                change(&mut fs::OpenOptions::new().write(true).open(path).expect("the model"));
+                // The kernel would have let it through after 45 s.
+                assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+            });
+            prepare_telling(&lab, &model, &model_hash, &on_bytes)
+        });
+        // It was either done before or saw the change.
+        match prepared {
+            Ok(prepared) => assert_eq!(prepared.tensor_count, 8, "turn {turn}"),
+            Err(error) => assert!(!matches!(error, PackError::Cancelled), "turn {turn}: {error}"),
+        }
     }
 }
 

@@ -5,10 +5,11 @@ use std::os::fd::AsFd as _;
 
 use super::file::TempFile;
 use super::{OnExisting, Published, fsync};
-use crate::digest::{Blake3, Content, LANE_BUFFER, Sha256, pread};
+use crate::digest::{Blake3, Content, LANE_BUFFER, Opened, Sha256, changed};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::lanes::{LaneKernel, Sha256Lanes};
+use crate::leased::{Reader, Region};
 use crate::path::RelPath;
 use crate::progress::Progress;
 
@@ -83,10 +84,13 @@ impl ClosedFile {
 /// Reads files back, all of them side by side, and proves that each holds what was written to it: its BLAKE3 must be that of
 /// the written bytes ([`Error::ReadBack`]). Its SHA-256 is that of the bytes in the file.
 ///
-/// `beside` are more streams of bytes that need a SHA-256, hashed in the same lanes; their digests are returned.
+/// `beside` are parts of other files that need a SHA-256, hashed in the same lanes; their digests are returned.
+///
+/// Errors: [`Error::ReadBack`]; [`Error::Size`] for a file, and [`Error::ChangedWhileReading`] for a part, that has fewer bytes
+/// than it should; [`Error::Io`]; [`Error::Cancelled`].
 pub fn read_back(
     files: &mut [&mut ClosedFile],
-    beside: &[&[u8]],
+    beside: &[Region<'_>],
     kernel: LaneKernel,
     progress: &Progress<'_>,
 ) -> Result<Vec<Sha256>> {
@@ -94,43 +98,44 @@ pub fn read_back(
     let count = files.len();
     let mut lanes = Sha256Lanes::new(count + beside.len(), kernel);
     let mut blake3: Vec<_> = files.iter().map(|_| blake3::Hasher::new()).collect();
-    let mut done = vec![0_u64; count];
-    let mut rest: Vec<&[u8]> = beside.to_vec();
-    let mut buffer = vec![0; count * LANE_BUFFER];
-    let mut filled = vec![0; count];
+    let whole = files.iter().map(|file| Reader::whole(Opened::Borrowed(file.file()), file.len()));
+    let mut readers: Vec<Reader<'_>> = whole.chain(beside.iter().cloned().map(Reader::region)).collect();
+    let mut buffer = vec![0; readers.len() * LANE_BUFFER];
     loop {
         progress.check()?;
         let mut bytes = 0;
-        for (i, buffer) in buffer.chunks_exact_mut(LANE_BUFFER).enumerate() {
-            let n = pread(files[i].file(), buffer, done[i]).map_err(|e| Error::io("read", files[i].temp.shown(), e))?;
-            blake3[i].update(&buffer[..n]);
-            done[i] += n as u64;
-            filled[i] = n;
-            bytes += n;
+        for (i, (reader, buffer)) in readers.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
+            let path = || files.get(i).map_or_else(|| beside[i - count].path.to_path_buf(), |file| file.temp.shown());
+            bytes += reader.advance(buffer).map_err(|e| Error::io("read", path(), e))?;
+            if let Some(blake3) = blake3.get_mut(i) {
+                blake3.update(reader.bytes(buffer));
+            }
         }
-        let mut slices: Vec<&[u8]> =
-            buffer.chunks_exact(LANE_BUFFER).zip(&filled).map(|(buffer, &n)| &buffer[..n]).collect();
-        for rest in &mut rest {
-            let (head, tail) = rest.split_at(rest.len().min(LANE_BUFFER));
-            slices.push(head);
-            bytes += head.len();
-            *rest = tail;
-        }
+        let slices: Vec<&[u8]> =
+            readers.iter().zip(buffer.chunks_exact(LANE_BUFFER)).map(|(reader, buffer)| reader.bytes(buffer)).collect();
         if bytes == 0 {
             break;
         }
         lanes.update(&slices);
     }
+    let sizes: Vec<u64> = readers.iter().map(Reader::done).collect();
+    drop(readers);
+    for (region, &size) in beside.iter().zip(&sizes[count..]) {
+        if size != region.len {
+            return Err(changed(region.path, region.len, size));
+        }
+    }
     for (i, file) in files.iter_mut().enumerate() {
         let path = file.temp.shown();
-        if done[i] != file.len() {
-            return Err(Error::Size { path, expected: file.len(), found: done[i] });
+        let size = sizes[i];
+        if size != file.len() {
+            return Err(Error::Size { path, expected: file.len(), found: size });
         }
         let found = Blake3(*blake3[i].finalize().as_bytes());
         if let Some(expected) = file.written.filter(|written| *written != found) {
             return Err(Error::ReadBack { path, expected, found });
         }
-        file.content = Some(Content { sha256: lanes.take(i), blake3: found, size: done[i] });
+        file.content = Some(Content { sha256: lanes.take(i), blake3: found, size });
     }
     Ok((count..count + beside.len()).map(|lane| lanes.take(lane)).collect())
 }

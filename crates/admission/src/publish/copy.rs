@@ -9,9 +9,10 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::fsync;
-use crate::digest::{BUFFER, Blake3, Hasher, What};
+use crate::digest::{BUFFER, Blake3, Hasher, Opened, What};
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::leased::Reader;
 use crate::path::Root;
 use crate::progress::Progress;
 use crate::receipt::Expected;
@@ -45,18 +46,20 @@ pub fn copy_verified(
     let mut buffer = vec![0; BUFFER];
     // Advice only.
     let _ = rustix::fs::fadvise(source, 0, None, rustix::fs::Advice::Sequential);
+    let mut reader = Reader::whole(Opened::Borrowed(source), expected.size);
     loop {
         progress.check()?;
-        let n = crate::digest::pread(source, &mut buffer, hasher.size()).map_err(|e| Error::io("read", shown, e))?;
+        let n = reader.advance(&mut buffer).map_err(|e| Error::io("read", shown, e))?;
         if n == 0 {
             break;
         }
         let offset = hasher.size();
-        hasher.update(&buffer[..n]);
+        let bytes = reader.bytes(&buffer);
+        hasher.update(bytes);
         if hasher.size() > expected.size {
             break;
         }
-        write_all(&file, &path, &buffer[..n], offset, expected.size)?;
+        write_all(&file, &path, bytes, offset, expected.size)?;
         progress.add(n as u64);
     }
     if hasher.size() != expected.size {

@@ -1,13 +1,16 @@
 //! The pipeline of a prepare: one pass over the model feeds its own hash, the tensors' hashes and the packer.
 //!
-//! The model is cut into *pieces*: the tensors to pack, and what lies between them. A piece is read once into a buffer and
-//! stays there until everything that needs it has had it:
+//! The model is cut into *pieces*: the tensors to pack, and what lies between them. A piece is fetched once, mapped where the
+//! kernel has it or else copied, and stays until everything that needs all of it has had it:
 //!
 //! ```text
-//! read ─┬─ model SHA-256 (piece after piece, one thread at a time: it is one stream)
-//!       ├─ model BLAKE3  (likewise, for the receipt)
-//!       └─ pack, write ── several tensors together: source SHA-256, and payloads read back: SHA-256 and BLAKE3
+//! fetch ─┬─ model SHA-256 (piece after piece, one thread at a time: it is one stream)
+//!        ├─ model BLAKE3  (likewise, for the receipt)
+//!        └─ pack, write ── several tensors together: source SHA-256, and payloads read back: SHA-256 and BLAKE3
 //! ```
+//!
+//! The last step goes over sixteen files side by side, a window of each at a time, sources and payloads alike: it needs no
+//! piece in memory, only that the kernel still has the pages that were fetched and written a moment ago.
 //!
 //! The threads are all alike. Each takes the most urgent step that can be done, the model's own stream first, since that one
 //! cannot be sped up; so none is idle while there is work, whether there are two or sixteen. Memory is bounded by a budget
@@ -17,21 +20,23 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use b70_admission::{ClosedFile, Digests, Hasher, LaneKernel, Progress, What, read_back};
+use b70_admission::{ClosedFile, Digests, Hasher, LaneKernel, Progress, Region, What, read_back};
 use b70_manifest::Sha256Hex;
 
 use super::pieces::{Piece, Wanted, cut};
-use crate::buffer::{Buffer, Growing};
+use crate::buffer::{Buffer, Bytes, Growing};
 use crate::error::PackError;
-use crate::model::{Model, cancelled};
+use crate::model::{Leases, Model, cancelled};
 
 /// Bytes that a hash takes between two looks at the caller's wish to stop.
 const STEP: usize = 4 << 20;
 
-/// Tensor data in memory for each thread, in bytes: nine tensors of 50 MB. With two threads, eight tensors under proof leave
-/// room for ten more; with fewer, a thread often finds that all it has waits for the model's own hash.
-const BUDGET_PER_THREAD: u64 = 450 << 20;
-const MAX_BUDGET: u64 = 2 << 30;
+/// Pieces in memory for each thread, in bytes: two and a half tensors of 50 MB. With two threads and their payloads, all stays
+/// below 512 MiB.
+const BUDGET_PER_THREAD: u64 = 128 << 20;
+/// As much as two threads have: the limit for the size of a tensor that is held rests on it.
+const USUAL_BUDGET: u64 = 2 * BUDGET_PER_THREAD;
+const MAX_BUDGET: u64 = 1 << 30;
 const MIN_BUDGET: u64 = 128 << 20;
 
 /// Bytes of model data that may be in memory at once: by threads, but no more than an eighth of what is available.
@@ -41,7 +46,8 @@ pub(super) fn budget(jobs: usize) -> u64 {
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
         .map_or(MAX_BUDGET, |kib| kib.saturating_mul(1024) / 8);
-    BUDGET_PER_THREAD.saturating_mul(jobs as u64).min(MAX_BUDGET).min(available).max(MIN_BUDGET)
+    let wanted = BUDGET_PER_THREAD.saturating_mul(jobs as u64).clamp(USUAL_BUDGET, MAX_BUDGET);
+    wanted.min(available).max(MIN_BUDGET)
 }
 
 /// What the pipeline leaves to its owner.
@@ -50,8 +56,8 @@ pub(super) trait Packer: Sync {
     fn needed(&self, tensor: usize) -> Result<bool, PackError>;
     /// Packs a whole tensor into a file without a name.
     fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<ClosedFile, PackError>;
-    /// Does everything for a tensor that is too large to be held.
-    fn pack_oversize(&self, tensor: usize) -> Result<(), PackError>;
+    /// Packs a tensor that is too large to be held from the model itself, if it needs packing.
+    fn pack_oversize(&self, tensor: usize) -> Result<Option<ClosedFile>, PackError>;
     /// Takes a tensor whose payload has been read back.
     fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64);
     /// Whether so much waits for its name that no more should be packed now.
@@ -59,19 +65,18 @@ pub(super) trait Packer: Sync {
 }
 
 struct Resident {
-    buffer: Arc<Buffer>,
+    bytes: Arc<Bytes>,
     /// Steps that still need it.
     users: u32,
 }
 
 struct Packed {
-    piece: usize,
     tensor: usize,
     file: ClosedFile,
     seconds: f64,
 }
 
-/// A stream over all pieces in their order.
+/// How far a stream over all pieces, in their order, has come.
 #[derive(Default)]
 struct Chain {
     next: usize,
@@ -103,16 +108,17 @@ struct State {
 
 enum Step {
     Read(usize, Option<Buffer>),
-    Sha256(usize, Arc<Buffer>),
-    Blake3(usize, Arc<Buffer>),
-    Pack(usize, Arc<Buffer>),
+    Sha256(usize, Arc<Bytes>),
+    Blake3(usize, Arc<Bytes>),
+    Pack(usize, Arc<Bytes>),
     Oversize(usize),
-    Prove(Vec<Packed>, Vec<Arc<Buffer>>),
+    Prove(Vec<Packed>),
 }
 
 /// See the module.
 pub(super) struct Pipeline<'a> {
     model: &'a Model,
+    leases: Leases<'a>,
     wanted: &'a [Wanted],
     packer: &'a dyn Packer,
     jobs: usize,
@@ -150,15 +156,14 @@ impl<'a> Pipeline<'a> {
         progress: Progress<'a>,
     ) -> Self {
         let kernel = LaneKernel::best();
-        let largest = wanted.iter().filter(|tensor| !tensor.oversize).map(|tensor| tensor.len).max().unwrap_or(1);
-        // A source and a payload of each; two thirds of the budget must do, so that more can be read meanwhile.
-        let batch = (kernel.width() / 2).min((budget * 2 / 3 / largest.max(1)) as usize).max(1);
         Self {
             model,
+            leases: Leases::take(model),
             wanted,
             packer,
             jobs,
-            batch,
+            // A source and a payload of each.
+            batch: (kernel.width() / 2).max(1),
             budget,
             kernel,
             progress,
@@ -271,31 +276,37 @@ impl<'a> Pipeline<'a> {
         if !state.started {
             return None;
         }
-        if let Some((piece, buffer)) = next_of_chain(&state.sha256, state) {
+        if let Some((piece, bytes)) = next_of_chain(&state.sha256, state) {
             state.sha256.busy = true;
-            return Some(Step::Sha256(piece, buffer));
+            return Some(Step::Sha256(piece, bytes));
         }
         if state.packed.len() >= self.batch {
             return Some(Self::prove(state, self.batch));
         }
-        if let Some((piece, buffer)) = next_of_chain(&state.blake3, state) {
+        if let Some((piece, bytes)) = next_of_chain(&state.blake3, state) {
             state.blake3.busy = true;
-            return Some(Step::Blake3(piece, buffer));
+            return Some(Step::Blake3(piece, bytes));
         }
         if let Some(piece) = state.to_pack.pop_front() {
             state.packing += 1;
-            let buffer = Arc::clone(&state.resident[&piece].buffer);
-            return Some(Step::Pack(piece, buffer));
+            let bytes = Arc::clone(&state.resident[&piece].bytes);
+            return Some(Step::Pack(piece, bytes));
         }
         if let Some((piece, buffer)) = self.next_read(state) {
             return Some(Step::Read(piece, buffer));
         }
-        if !state.oversize.is_empty() && !self.packer.is_full() {
-            return state.oversize.pop_front().map(Step::Oversize);
+        if !self.packer.is_full()
+            && let Some(tensor) = state.oversize.pop_front()
+        {
+            state.packing += 1;
+            return Some(Step::Oversize(tensor));
         }
         // Fewer than a full batch: when no more come, shared out to all threads; when everything stands still for want of
         // memory, all of them.
-        let last = state.next_read == state.pieces.len() && state.reading == 0 && state.packing == 0;
+        let last = state.next_read == state.pieces.len()
+            && state.reading == 0
+            && state.packing == 0
+            && state.oversize.is_empty();
         if !state.packed.is_empty() && (last || state.running == 0) {
             let share = if last { state.packed.len().div_ceil(self.jobs) } else { state.packed.len() };
             return Some(Self::prove(state, share.min(self.batch)));
@@ -304,9 +315,7 @@ impl<'a> Pipeline<'a> {
     }
 
     fn prove(state: &mut State, count: usize) -> Step {
-        let packed: Vec<Packed> = state.packed.drain(..count).collect();
-        let buffers = packed.iter().map(|packed| Arc::clone(&state.resident[&packed.piece].buffer)).collect();
-        Step::Prove(packed, buffers)
+        Step::Prove(state.packed.drain(..count).collect())
     }
 
     /// Claims the next piece and a buffer for it, if there is room.
@@ -339,35 +348,45 @@ impl<'a> Pipeline<'a> {
     fn carry_out(&self, step: Step, scratch: &mut Growing) -> Result<(), PackError> {
         match step {
             Step::Read(piece, buffer) => self.read(piece, buffer),
-            Step::Sha256(piece, buffer) => {
-                self.hash(&self.sha256, piece, buffer)?;
+            Step::Sha256(piece, bytes) => {
+                self.hash(&self.sha256, piece, bytes)?;
                 let mut state = self.lock();
                 state.sha256.busy = false;
                 state.sha256.next += 1;
                 release(&mut state, piece);
                 Ok(())
             }
-            Step::Blake3(piece, buffer) => {
-                self.hash(&self.blake3, piece, buffer)?;
+            Step::Blake3(piece, bytes) => {
+                self.hash(&self.blake3, piece, bytes)?;
                 let mut state = self.lock();
                 state.blake3.busy = false;
                 state.blake3.next += 1;
                 release(&mut state, piece);
                 Ok(())
             }
-            Step::Pack(index, buffer) => {
+            Step::Pack(index, bytes) => {
                 let started = Instant::now();
                 let (piece, tensor) = self.tensor_of(index);
-                let file = self.packer.pack(tensor, buffer.get(piece.len), scratch)?;
-                drop(buffer);
-                let packed = Packed { piece: index, tensor, file, seconds: started.elapsed().as_secs_f64() };
+                let file = self.packer.pack(tensor, bytes.get(piece.len), scratch)?;
+                drop(bytes);
+                let packed = Packed { tensor, file, seconds: started.elapsed().as_secs_f64() };
                 let mut state = self.lock();
                 state.packing -= 1;
                 state.packed.push(packed);
+                release(&mut state, index);
                 Ok(())
             }
-            Step::Oversize(tensor) => self.packer.pack_oversize(tensor),
-            Step::Prove(packed, buffers) => self.carry_out_proof(packed, buffers),
+            Step::Oversize(tensor) => {
+                let started = Instant::now();
+                let file = self.packer.pack_oversize(tensor)?;
+                let mut state = self.lock();
+                state.packing -= 1;
+                if let Some(file) = file {
+                    state.packed.push(Packed { tensor, file, seconds: started.elapsed().as_secs_f64() });
+                }
+                Ok(())
+            }
+            Step::Prove(packed) => self.carry_out_proof(packed),
         }
     }
 
@@ -378,10 +397,6 @@ impl<'a> Pipeline<'a> {
 
     fn read(&self, index: usize, buffer: Option<Buffer>) -> Result<(), PackError> {
         let piece = self.lock().pieces[index];
-        let mut buffer = match buffer {
-            Some(buffer) => buffer,
-            None => Buffer::new(piece.len).map_err(PackError::io("get memory for", self.model.path()))?,
-        };
         let mut pack = None;
         if let Some(tensor) = piece.tensor {
             if piece.hashed && self.packer.is_full() {
@@ -392,27 +407,46 @@ impl<'a> Pipeline<'a> {
             }
         }
         let users = u32::from(piece.hashed) * 2 + u32::from(pack.is_some());
-        if users > 0 {
-            self.model.read_at(piece.file, piece.offset, buffer.get_mut(piece.len))?;
-        }
+        let claimed = buffer.as_ref().map_or(piece.len, Buffer::len) as u64;
+        let fetched = if users > 0 { Ok(self.fetch(&piece, buffer)?) } else { Err(buffer) };
         let mut state = self.lock();
         state.reading -= 1;
-        if users == 0 {
-            state.in_use -= buffer.len() as u64;
-            state.free.push(buffer);
-            return Ok(());
-        }
+        state.in_use -= claimed;
+        let bytes = match fetched {
+            Ok((bytes, unused)) => {
+                state.free.extend(unused);
+                bytes
+            }
+            Err(buffer) => {
+                state.free.extend(buffer);
+                return Ok(());
+            }
+        };
+        state.in_use += bytes.memory() as u64;
         if pack.is_some() {
             state.to_pack.push_back(index);
         }
-        state.resident.insert(index, Resident { buffer: Arc::new(buffer), users });
+        state.resident.insert(index, Resident { bytes: Arc::new(bytes), users });
         Ok(())
     }
 
-    fn hash(&self, stream: &Mutex<Stream>, index: usize, buffer: Arc<Buffer>) -> Result<(), PackError> {
+    /// The bytes of a piece, mapped or else copied, and the buffer if it was not needed.
+    fn fetch(&self, piece: &Piece, buffer: Option<Buffer>) -> Result<(Bytes, Option<Buffer>), PackError> {
+        if let Some(window) = self.leases.window(piece.file, piece.offset, piece.len) {
+            return Ok((Bytes::InPlace(window), buffer));
+        }
+        let mut buffer = match buffer {
+            Some(buffer) => buffer,
+            None => Buffer::new(piece.len).map_err(PackError::io("get memory for", self.model.path()))?,
+        };
+        self.model.read_at(piece.file, piece.offset, buffer.get_mut(piece.len))?;
+        Ok((Bytes::Copied(buffer), None))
+    }
+
+    fn hash(&self, stream: &Mutex<Stream>, index: usize, bytes: Arc<Bytes>) -> Result<(), PackError> {
         let piece = self.lock().pieces[index];
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-        for part in buffer.get(piece.len).chunks(STEP) {
+        for part in bytes.get(piece.len).chunks(STEP) {
             self.progress.check().map_err(cancelled)?;
             stream.hasher.update(part);
         }
@@ -425,24 +459,18 @@ impl<'a> Pipeline<'a> {
     }
 
     /// Hashes the sources of some tensors, and reads their payloads back.
-    fn carry_out_proof(&self, mut packed: Vec<Packed>, buffers: Vec<Arc<Buffer>>) -> Result<(), PackError> {
+    fn carry_out_proof(&self, mut packed: Vec<Packed>) -> Result<(), PackError> {
         let started = Instant::now();
-        let sources: Vec<&[u8]> = packed
-            .iter()
-            .zip(&buffers)
-            .map(|(packed, buffer)| buffer.get(self.wanted[packed.tensor].len as usize))
-            .collect();
+        let source = |packed: &Packed| {
+            let Wanted { file, offset, len, .. } = self.wanted[packed.tensor];
+            self.leases.region(file, offset, len)
+        };
+        let sources: Vec<Region<'_>> = packed.iter().map(source).collect();
         let mut files: Vec<&mut ClosedFile> = packed.iter_mut().map(|packed| &mut packed.file).collect();
         let digests = read_back(&mut files, &sources, self.kernel, &self.progress.silent()).map_err(cancelled)?;
-        drop(buffers);
         let seconds = started.elapsed().as_secs_f64() / packed.len().max(1) as f64;
-        let pieces: Vec<usize> = packed.iter().map(|packed| packed.piece).collect();
         for (packed, sha256) in packed.into_iter().zip(digests) {
             self.packer.finished(packed.tensor, packed.file, sha256, packed.seconds + seconds);
-        }
-        let mut state = self.lock();
-        for piece in pieces {
-            release(&mut state, piece);
         }
         Ok(())
     }
@@ -454,12 +482,12 @@ impl<'a> Pipeline<'a> {
 }
 
 /// The next piece of a stream, if it is in memory and nobody is at it.
-fn next_of_chain(chain: &Chain, state: &State) -> Option<(usize, Arc<Buffer>)> {
+fn next_of_chain(chain: &Chain, state: &State) -> Option<(usize, Arc<Bytes>)> {
     if chain.busy || chain.next >= state.hashed {
         return None;
     }
-    let buffer = &state.resident.get(&chain.next)?.buffer;
-    Some((chain.next, Arc::clone(buffer)))
+    let bytes = &state.resident.get(&chain.next)?.bytes;
+    Some((chain.next, Arc::clone(bytes)))
 }
 
 /// One user less; a buffer without users is free again.
@@ -467,11 +495,11 @@ fn release(state: &mut State, piece: usize) {
     let Some(resident) = state.resident.get_mut(&piece) else { return };
     resident.users -= 1;
     if resident.users == 0
-        && let Some(Resident { buffer, .. }) = state.resident.remove(&piece)
+        && let Some(Resident { bytes, .. }) = state.resident.remove(&piece)
     {
-        state.in_use -= buffer.len() as u64;
+        state.in_use -= bytes.memory() as u64;
         // The last handle: every step drops its own before it releases the piece.
-        if let Some(buffer) = Arc::into_inner(buffer) {
+        if let Some(Bytes::Copied(buffer)) = Arc::into_inner(bytes) {
             state.free.push(buffer);
         }
     }

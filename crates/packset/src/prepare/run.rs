@@ -19,7 +19,7 @@ use crate::import::{Donors, find_ready};
 use crate::keys::{set_identity, tensor_identity};
 use crate::layout::Layout;
 use crate::model::{Model, cancelled};
-use crate::pack::{PackedTensor, band_set, default_jobs, pack_banded, pack_whole, source_sha256};
+use crate::pack::{BAND_SET, PackedTensor, default_jobs, pack_banded, pack_whole, source_sha256};
 use crate::plan::{Plan, SelectedTensor, Selection};
 use crate::set::{SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
 
@@ -221,7 +221,7 @@ impl<'a> Run<'a> {
             let payload = self.layout.payload_len(tensor.shape)?;
             let oversize = match self.worker_set {
                 Some(limit) => tensor.size_bytes.saturating_add(payload) > limit,
-                None => tensor.size_bytes > budget / 4,
+                None => tensor.size_bytes > budget / 3,
             };
             Ok(Wanted { file: tensor.file_index, offset: tensor.offset, len: tensor.size_bytes, oversize })
         });
@@ -349,16 +349,14 @@ impl Packer for Workers<'_, '_> {
         Ok(file)
     }
 
-    fn pack_oversize(&self, tensor: usize) -> Result<(), PackError> {
+    fn pack_oversize(&self, tensor: usize) -> Result<Option<ClosedFile>, PackError> {
         if !self.needed(tensor)? {
-            return Ok(());
+            return Ok(None);
         }
         let run = self.run;
-        let limit = run.worker_set.unwrap_or_else(|| band_set(run.jobs));
+        let limit = run.worker_set.unwrap_or(BAND_SET);
         let (selected, progress) = (&run.tensors[tensor], &run.options.progress);
-        let packed = pack_banded(run.model, selected, run.layout, &run.tensors_dir, limit, progress)?;
-        run.gate.submit(tensor, Finished::Packed(Box::new(packed)));
-        Ok(())
+        pack_banded(run.model, selected, run.layout, &run.tensors_dir, limit, progress).map(Some)
     }
 
     fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64) {
