@@ -12,6 +12,8 @@
 //! - *root*: an open directory. A name from a document opens beneath it without links, or not at all.
 //! - *publish*: build a file or folder unseen, make it durable, read it back, and only then give it its name.
 //! - *incumbent*: what already has the name. It is verified and kept, or replaced by rename; never overwritten.
+//! - *lease*: while it is held the kernel makes whoever opens the file for writing wait, so that its bytes can be hashed where
+//!   they are ([`LeasedFile`]). A caller's progress callback that opened a file for writing would wait for itself.
 //! - *receipt*: a record of one deep validation that lets the next one look at inodes alone. See [`Receipt`].
 //! - *evidence*, *trust*, *reason*: on what a receipt rests, which tier admitted, and why it was not a better one.
 //!

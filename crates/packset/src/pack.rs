@@ -1,9 +1,8 @@
 //! Packing one tensor into one payload, and comparing a payload with its source, in bounded memory.
 //!
 //! A tensor that fits the pipeline's budget is packed whole. A larger one is handled in *bands*
-//! of whole row groups: each band is packed as a tensor of its own and scattered into the payload by
-//! [`Layout::segments`]. Tensor data is read with `pread` into buffers, never mapped: mapped pages would count as memory,
-//! and a file that is truncated under a map kills the process.
+//! of whole row groups: each band is copied, packed as a tensor of its own and scattered into the payload by
+//! [`Layout::segments`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
