@@ -39,6 +39,10 @@ const USUAL_BUDGET: u64 = 2 * BUDGET_PER_THREAD;
 const MAX_BUDGET: u64 = 1 << 30;
 const MIN_BUDGET: u64 = 128 << 20;
 
+/// Payloads that all threads together may prove at once. Each keeps three file handles, and those that wait for the gate two:
+/// together below 1024, a common limit.
+const MOST_UNDER_PROOF: usize = 128;
+
 /// Bytes of model data that may be in memory at once: by threads, but no more than an eighth of what is available.
 pub(super) fn budget(jobs: usize) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -101,6 +105,10 @@ struct State {
     to_pack: VecDeque<usize>,
     packing: usize,
     packed: Vec<Packed>,
+    /// Tensors that may still need a proof.
+    unproved: usize,
+    /// How many are proved together at the end, once that is known.
+    last_share: Option<usize>,
     /// Steps under way.
     running: usize,
     failed: bool,
@@ -163,7 +171,7 @@ impl<'a> Pipeline<'a> {
             packer,
             jobs,
             // A source and a payload of each.
-            batch: (kernel.width() / 2).max(1),
+            batch: (kernel.width() / 2).min(MOST_UNDER_PROOF / jobs.max(1)).max(1),
             budget,
             kernel,
             progress,
@@ -188,6 +196,7 @@ impl<'a> Pipeline<'a> {
         state.started = true;
         state.pieces = cut(self.model, self.wanted, hash);
         state.hashed = if hash { state.pieces.len() } else { 0 };
+        state.unproved = self.wanted.len();
         state.oversize = (0..self.wanted.len()).filter(|&tensor| self.wanted[tensor].oversize).collect();
         drop(state);
         self.changed.notify_all();
@@ -280,7 +289,9 @@ impl<'a> Pipeline<'a> {
             state.sha256.busy = true;
             return Some(Step::Sha256(piece, bytes));
         }
-        if state.packed.len() >= self.batch {
+        // The last ones wait until all of them are packed, and are then shared out: sixteen streams take a thread no longer
+        // than nine do.
+        if state.packed.len() >= self.batch && state.unproved > self.batch * self.jobs {
             return Some(Self::prove(state, self.batch));
         }
         if let Some((piece, bytes)) = next_of_chain(&state.blake3, state) {
@@ -301,20 +312,22 @@ impl<'a> Pipeline<'a> {
             state.packing += 1;
             return Some(Step::Oversize(tensor));
         }
-        // Fewer than a full batch: when no more come, shared out to all threads; when everything stands still for want of
-        // memory, all of them.
+        // Fewer than a full batch: when no more come, shared out to all threads; when everything stands still, as many as
+        // there are.
         let last = state.next_read == state.pieces.len()
             && state.reading == 0
             && state.packing == 0
             && state.oversize.is_empty();
         if !state.packed.is_empty() && (last || state.running == 0) {
-            let share = if last { state.packed.len().div_ceil(self.jobs) } else { state.packed.len() };
-            return Some(Self::prove(state, share.min(self.batch)));
+            let all = state.packed.len();
+            let share = if last { *state.last_share.get_or_insert(all.div_ceil(self.jobs)) } else { all };
+            return Some(Self::prove(state, share.min(self.batch).min(all)));
         }
         None
     }
 
     fn prove(state: &mut State, count: usize) -> Step {
+        state.unproved = state.unproved.saturating_sub(count);
         Step::Prove(state.packed.drain(..count).collect())
     }
 
@@ -381,8 +394,9 @@ impl<'a> Pipeline<'a> {
                 let file = self.packer.pack_oversize(tensor)?;
                 let mut state = self.lock();
                 state.packing -= 1;
-                if let Some(file) = file {
-                    state.packed.push(Packed { tensor, file, seconds: started.elapsed().as_secs_f64() });
+                match file {
+                    Some(file) => state.packed.push(Packed { tensor, file, seconds: started.elapsed().as_secs_f64() }),
+                    None => state.unproved = state.unproved.saturating_sub(1),
                 }
                 Ok(())
             }
@@ -397,10 +411,11 @@ impl<'a> Pipeline<'a> {
 
     fn read(&self, index: usize, buffer: Option<Buffer>) -> Result<(), PackError> {
         let piece = self.lock().pieces[index];
-        let mut pack = None;
+        let (mut pack, mut postponed) = (None, false);
         if let Some(tensor) = piece.tensor {
             if piece.hashed && self.packer.is_full() {
                 // Packed later, from another read: once more for some tensors of a model with very many.
+                postponed = true;
                 self.lock().pieces.push(Piece { hashed: false, ends_file: false, ..piece });
             } else if self.packer.needed(tensor)? {
                 pack = Some(tensor);
@@ -419,12 +434,15 @@ impl<'a> Pipeline<'a> {
             }
             Err(buffer) => {
                 state.free.extend(buffer);
+                state.unproved = state.unproved.saturating_sub(1);
                 return Ok(());
             }
         };
         state.in_use += bytes.memory() as u64;
         if pack.is_some() {
             state.to_pack.push_back(index);
+        } else if piece.tensor.is_some() && !postponed {
+            state.unproved = state.unproved.saturating_sub(1);
         }
         state.resident.insert(index, Resident { bytes: Arc::new(bytes), users });
         Ok(())
