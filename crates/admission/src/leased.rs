@@ -115,8 +115,8 @@ impl LeasedFile {
             return None;
         }
         let from = (offset % rustix::param::page_size() as u64) as usize;
-        // On a disk all of it is asked for at once; in memory this does nothing.
-        let wanted = std::num::NonZeroU64::new(len as u64);
+        // On a disk all of it is asked for at once, and what is likely to come next, too; in memory this does nothing.
+        let wanted = std::num::NonZeroU64::new((len as u64).saturating_mul(2));
         let _ = rustix::fs::fadvise(&self.held.0, offset, wanted, rustix::fs::Advice::WillNeed);
         let mut options = MmapOptions::new();
         options.offset(offset - from as u64).len(from + len);

@@ -224,6 +224,21 @@ impl<'a> Leases<'a> {
         lease.clone()
     }
 
+    /// Gives back those for which somebody waits. For whoever reads nothing at the moment; `window` and `region` look by
+    /// themselves.
+    pub(crate) fn give_way(&self) {
+        for file in 0..self.files.len() {
+            self.of(file);
+        }
+    }
+
+    /// Gives all of them back: nothing more will be read.
+    pub(crate) fn end(&self) {
+        for lease in &self.files {
+            *lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
     /// Bytes of a file where the kernel has them, if that is possible.
     pub(crate) fn window(&self, file: usize, offset: u64, len: usize) -> Option<LeasedWindow> {
         self.of(file)?.window(offset, len)

@@ -257,6 +257,8 @@ impl<'a> Pipeline<'a> {
             let Some(step) = self.take(&mut state) else {
                 if Self::is_done(&state) {
                     drop(state);
+                    // What follows waits for the disk, and nobody should wait for that to write to the model.
+                    self.leases.end();
                     self.changed.notify_all();
                     return Ok(());
                 }
@@ -494,7 +496,9 @@ impl<'a> Pipeline<'a> {
     }
 
     fn sleep<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        // Woken by every step; the time-out is for what does not notify: the gate's room, and the caller's cancellation.
+        self.leases.give_way();
+        // Woken by every step; the time-out is for what does not notify: the gate's room, a writer who waits for a lease, and
+        // the caller's cancellation.
         self.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0
     }
 }
