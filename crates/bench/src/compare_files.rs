@@ -6,7 +6,7 @@ use b70_manifest::calibration::{
     BootstrapInterval, CardEffect, Comparison as ComparisonDocument, CrossoverGroup, Effect, Interval, Verdict,
 };
 use b70_manifest::gate::GateOutcome;
-use b70_manifest::{EvidenceClass, NeverEligible, rfc3339_utc, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use serde_json::{Map, Value, json};
 
 use crate::compare::{CompareError, CompareOptions, CompareRun, Comparison, Reason, compare};
@@ -130,7 +130,7 @@ fn document(found: Comparison, results: &[LoadedResult], runs: &[CompareRun]) ->
         ratio: card.ratio,
         extra: Map::from_iter([("pairs".to_owned(), json!(card.pairs)), ("prompts".to_owned(), json!(card.prompts))]),
     });
-    let now = unix_now();
+    let now = UnixTime::now();
     ComparisonDocument {
         schema_version: 1,
         format: "b70-comparison-v1".to_owned(),
@@ -148,7 +148,7 @@ fn document(found: Comparison, results: &[LoadedResult], runs: &[CompareRun]) ->
         noise_floor: found.aa_floor_estimate,
         equal_outputs: found.equal_output_share,
         created_unix: now,
-        created_utc: Some(rfc3339_utc(now)),
+        created_utc: Some(now.rfc3339()),
         extra,
     }
 }

@@ -10,7 +10,7 @@ use b70_manifest::calibration::{
 use b70_manifest::document::{DocumentError, Kind, detect, read_text};
 use b70_manifest::gate::{GateOutcome, Judged, PromotionEligible, judge};
 use b70_manifest::validate::check_text;
-use b70_manifest::{EvidenceClass, Sha256Hex};
+use b70_manifest::{EvidenceClass, Sha256Hex, UnixTime};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -467,7 +467,7 @@ fn from_lab(lab: LabCalibrationResult, path: &Path, sha256: Sha256Hex) -> Measur
         identity: empty(),
         rows: lab.rows,
         summary: summary.collect(),
-        started_unix: started as u64,
+        started_unix: UnixTime::from_seconds(started as u64),
         ended_unix: None,
         created_utc: None,
         extra: Map::new(),

@@ -71,4 +71,4 @@ pub use evidence::{EvidenceClass, NeverEligible};
 pub use hex::{Blake3Hex, ParseDigestError, Sha256Hex};
 pub use pci::{GpuRef, ParsePciError, PciAddress};
 pub use report::{ErrorEnvelope, ErrorReport, Explain};
-pub use time::{rfc3339_utc, unix_now};
+pub use time::UnixTime;

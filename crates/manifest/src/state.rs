@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
 use crate::pci::{GpuRef, PciAddress};
+use crate::time::UnixTime;
 use crate::words::words;
 
 /// `resolved-identity.json`: which process a worker is and exactly what it runs.
@@ -86,7 +87,7 @@ pub struct WorkerIdentity {
     pub log: Option<String>,
     /// When it was started, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub started_unix: u64,
+    pub started_unix: UnixTime,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use b70_admission::{EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
 use b70_manifest::pack::{IndexRecord, LoaderContract, PayloadRecord, SourceTensor, TensorIdentity, TensorPack};
-use b70_manifest::{Sha256Hex, unix_now};
+use b70_manifest::{Sha256Hex, UnixTime};
 use rustix::fs::{AtFlags, CWD};
 use serde_json::json;
 
@@ -47,7 +47,7 @@ pub(crate) fn wanted_entry(
         },
         source_tensor,
         pack_seconds: 0.0,
-        created_unix: unix_now(),
+        created_unix: UnixTime::now(),
         imported_from: None,
         extra: serde_json::Map::default(),
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_admission::{EntryKind, LockGuard, Progress, RelPath, Root, lock, sweep_orphans};
-use b70_manifest::Sha256Hex;
+use b70_manifest::{Sha256Hex, UnixTime};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub struct SetRow {
     /// Sum of the payloads' sizes in bytes.
     pub payload_size_bytes: Option<u64>,
     /// When the manifest was written, unix seconds.
-    pub created_unix: Option<u64>,
+    pub created_unix: Option<UnixTime>,
     /// Why a manifest is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,

@@ -10,7 +10,7 @@ use b70_admission::{
     open_ram_root, replace_bytes, sweep_orphans,
 };
 use b70_manifest::pack::{PackSet, RamStage};
-use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -274,7 +274,7 @@ fn write_stage_file(to: &Root, source: &Path, document: &PackSet, manifest: &[u8
         payload_table_sha256: payload_table_sha256(&document.tensors)?,
         payload_size_bytes: document.payload_size_bytes,
         tensor_count: document.tensor_count,
-        created_unix: unix_now(),
+        created_unix: UnixTime::now(),
         extra: serde_json::Map::default(),
     };
     let mut bytes =

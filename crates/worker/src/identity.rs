@@ -7,9 +7,7 @@ use std::{
 };
 
 use b70_admission::{Progress, RelPath, What, hash_file, replace_bytes};
-use b70_manifest::{
-    EvidenceClass, NeverEligible, Sha256Hex, rfc3339_utc, state::WorkerIdentity, unix_now, workers::Worker,
-};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime, state::WorkerIdentity, workers::Worker};
 use b70_procguard::{Host, PidState, ProcessIdentity, Session};
 use serde_json::{Map, Value, json};
 
@@ -69,7 +67,7 @@ pub(crate) struct Parts<'a> {
 /// Builds the record; secrets are replaced.
 pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
     let Parts { worker, command, process, .. } = parts;
-    let started = unix_now();
+    let started = UnixTime::now();
     let shown = command.redacted();
     let mut extra = Map::new();
     extra.insert("session_token".into(), json!(parts.token));
@@ -102,7 +100,7 @@ pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
         pack_stage: command.pack_stage.clone(),
         log: Some(command.log.display().to_string()),
         started_unix: started,
-        started_utc: Some(rfc3339_utc(started)),
+        started_utc: Some(started.rfc3339()),
         extra,
     }
 }

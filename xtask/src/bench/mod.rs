@@ -150,7 +150,7 @@ impl Bench {
 
 fn measure(args: &Args) -> Result<Value, Failure> {
     let started = Instant::now();
-    let started_utc = b70_manifest::rfc3339_utc(b70_manifest::unix_now());
+    let started_utc = b70_manifest::UnixTime::now().rfc3339();
     let python = crate::setup::python_for_benchmarks().ok();
     let mut bench = Bench {
         pack: release("b70-pack"),

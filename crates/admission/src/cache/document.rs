@@ -1,6 +1,6 @@
 //! The document of a fresh entry.
 
-use b70_manifest::{EvidenceClass, NeverEligible, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ impl ModelCache {
         copy_seconds: f64,
         staged: &Root,
     ) -> Result<CacheEntry, ArtifactError> {
-        let now = unix_now();
+        let now = UnixTime::now();
         let size = request.source.size();
         let first = &contents[0].0;
         let stat = staged.stat(first)?;

@@ -263,7 +263,7 @@ pub(super) fn renew_admission(opened: &mut Opened) -> Result<()> {
     let stat = first_identity(opened)?;
     let admission = &mut opened.entry.admission;
     (admission.mtime_ns, admission.ctime_ns) = (stat.mtime_ns, stat.ctime_ns);
-    admission.verified_unix = b70_manifest::unix_now();
+    admission.verified_unix = b70_manifest::UnixTime::now();
     write_entry(&opened.folder, &opened.entry)
 }
 

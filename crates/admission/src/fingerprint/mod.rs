@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_manifest::unix_now;
+use b70_manifest::UnixTime;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -151,7 +151,7 @@ pub fn fingerprint(
     if !built.binaries.values().any(|digest| digest.value().is_some()) {
         reasons.push("none of the named binaries is in the build folder".to_owned());
     }
-    let now = unix_now();
+    let now = UnixTime::now();
     let mut fingerprint = Fingerprint {
         schema_version: 1,
         format: Some(FINGERPRINT_FORMAT.to_owned()),
@@ -172,7 +172,7 @@ pub fn fingerprint(
         target_architecture,
         host,
         created_unix: Some(now),
-        created_utc: Some(b70_manifest::rfc3339_utc(now)),
+        created_utc: Some(now.rfc3339()),
         unknown: doubts.0.keys().cloned().collect(),
         warnings,
         extra: Map::new(),

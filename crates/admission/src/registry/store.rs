@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_manifest::model_pack::Revision;
-use b70_manifest::{EvidenceClass, NeverEligible, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use serde_json::Map;
 
 use super::artifact::Artifact;
@@ -148,7 +148,7 @@ impl Registry {
             layout: request.layout.to_owned(),
             kernel_abi: request.kernel_abi.to_owned(),
             build_fingerprint_sha256: request.build_fingerprint_sha256,
-            created_unix: unix_now(),
+            created_unix: UnixTime::now(),
             created_utc: None,
             binding_status: BINDING.to_owned(),
             extra: Map::new(),

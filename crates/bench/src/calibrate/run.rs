@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use b70_client::{Api, BaseUrl, CancelToken, CompletionRequest, Deadlines, Endpoint, ServerIdentity, request_id};
 use b70_manifest::calibration::{CalibrationRow, CalibrationRun, EndpointIdentity, Measured, RunEndpoint};
 use b70_manifest::gate::{Judged, judge};
-use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, rfc3339_utc, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_procguard::{Lease, LeaseError, LeaseKind, LeaseOwner, LeaseRoot};
 use serde_json::{Map, Value, json};
 
@@ -35,7 +35,7 @@ struct Shared<'a> {
     token: CancelToken,
     stop: AtomicU8,
     observe: Mutex<&'a mut (dyn FnMut(CalibrationEvent<'_>) + Send)>,
-    started_unix: u64,
+    started_unix: UnixTime,
     workers_at_once: u64,
 }
 
@@ -96,7 +96,7 @@ impl Calibration {
             token: CancelToken::new(),
             stop: AtomicU8::new(RUNNING),
             observe: Mutex::new(observe),
-            started_unix: unix_now(),
+            started_unix: UnixTime::now(),
             workers_at_once: servers_on_host(&self.host).max(self.settings().endpoints_at_once as usize) as u64,
         };
         let first: Vec<Measured> = self.targets.iter().map(|target| self.blank(target, &shared)).collect();
@@ -204,7 +204,7 @@ impl Calibration {
             summary: BTreeMap::new(),
             started_unix: shared.started_unix,
             ended_unix: None,
-            created_utc: Some(rfc3339_utc(unix_now())),
+            created_utc: Some(UnixTime::now().rfc3339()),
             extra: Map::from_iter([("status".to_owned(), json!("pending"))]),
         }
     }
@@ -242,8 +242,8 @@ impl Calibration {
             measured.extra.insert("notes".to_owned(), json!(notes));
         }
         // A document that was cut short has no end.
-        measured.ended_unix = matches!(status, "complete" | "failed").then(unix_now);
-        measured.created_utc = Some(rfc3339_utc(unix_now()));
+        measured.ended_unix = matches!(status, "complete" | "failed").then(UnixTime::now);
+        measured.created_utc = Some(UnixTime::now().rfc3339());
         let judged = judge(measured);
         file.write(&judged)?;
         shared.tell(CalibrationEvent::Ends { endpoint: &target.name, error: error.as_deref() });
@@ -392,8 +392,8 @@ impl Calibration {
             settings: self.settings(),
             endpoints: endpoints.collect(),
             started_unix: shared.started_unix,
-            ended_unix: finished.then(unix_now),
-            created_utc: Some(rfc3339_utc(unix_now())),
+            ended_unix: finished.then(UnixTime::now),
+            created_utc: Some(UnixTime::now().rfc3339()),
             extra: Map::from_iter([
                 ("status".to_owned(), json!("running")),
                 ("output_variants".to_owned(), output_variants(ended)),

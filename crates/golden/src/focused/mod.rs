@@ -17,7 +17,7 @@ use b70_admission::{
     Sha256, What, fingerprint, hash_file, open_or_create, publish_bytes,
 };
 use b70_manifest::golden::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
-use b70_manifest::{EvidenceClass, NeverEligible, rfc3339_utc, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -101,7 +101,7 @@ pub fn focused(
     // From here on the tests run. A lease that a test inherits lasts as long as the test, even if this process is killed.
     let _lease = prepared.lease(request)?;
     let run = RunFolder::create(request.artifact_root)?;
-    let started_unix = unix_now();
+    let started_unix = UnixTime::now();
     let started = Instant::now();
     let bounds = Bounds { timeout: request.timeout, cancel: request.cancel };
     let mut tests = Vec::new();
@@ -124,7 +124,7 @@ pub fn focused(
         let different = identity::differences(&build, &value(&after.fingerprint)?).join("; ");
         extra.insert("reason".to_owned(), json!(format!("the build changed while its tests ran: {different}")));
     }
-    let now = unix_now();
+    let now = UnixTime::now();
     let document = FocusedResult {
         schema_version: 1,
         format: FORMAT.to_owned(),
@@ -137,7 +137,7 @@ pub fn focused(
         tests,
         started_unix,
         seconds,
-        created_utc: Some(rfc3339_utc(now)),
+        created_utc: Some(now.rfc3339()),
         extra,
     };
     let result = run.publish(&document)?;
@@ -259,7 +259,7 @@ impl RunFolder {
         })?;
         let runs = open_or_create(&root.join("focused").join("runs"), 0o755)?;
         for attempt in 0..1000_u32 {
-            let name = RelPath::new(format!("{}-{}-{attempt}", unix_now(), std::process::id()))?;
+            let name = RelPath::new(format!("{}-{}-{attempt}", UnixTime::now(), std::process::id()))?;
             if runs.try_stat(&name)?.is_none() {
                 return Ok(Self(runs.create_dir_durable(&name, 0o755)?));
             }

@@ -6,6 +6,7 @@ use super::Known;
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
 use crate::pack::ToolRecord;
+use crate::time::UnixTime;
 
 /// `cache-entry.json`: a byte-identical copy of a GGUF file in RAM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,7 +32,7 @@ pub struct CacheEntry {
     pub cached: CacheCopy,
     /// When the copy was made, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]
@@ -120,7 +121,7 @@ pub struct CacheAdmission {
     pub ctime_ns: i64,
     /// When the copy was checked, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub verified_unix: u64,
+    pub verified_unix: UnixTime,
     /// Fields of other writers, kept as they are.
     #[serde(flatten)]
     pub extra: Map<String, Value>,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use serde_json::{Map, Value, json};
 
 use crate::hex::Sha256Hex;
+use crate::time::UnixTime;
 
 /// A fact that was looked for: its value, certainly not there, or not determined.
 ///
@@ -120,7 +121,7 @@ pub struct Fingerprint {
     /// When the fingerprint was taken, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: Option<u64>,
+    pub created_unix: Option<UnixTime>,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

@@ -3,6 +3,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::hex::{Blake3Hex, Sha256Hex};
+use crate::time::UnixTime;
 use crate::words::words;
 
 /// `deep-validation.json` as the lab wrote it: readable, and never trusted.
@@ -37,7 +38,7 @@ pub struct DeepValidationV1 {
     pub deep_validation_seconds: f64,
     /// When the receipt was written, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// What the receipt does not promise, in the lab's words.
     #[schemars(example = &"local filesystem")]
     pub trust_boundary: Value,
@@ -91,7 +92,7 @@ pub struct Receipt {
     pub kernel_release: String,
     /// When the receipt was issued, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
 use crate::model_pack::Revision;
+use crate::time::UnixTime;
 
 /// `manifest.json` of a registered artifact: identities of something packed elsewhere, which is never copied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,7 +45,7 @@ pub struct RegistryRecord {
     pub build_fingerprint_sha256: Option<Sha256Hex>,
     /// When it was registered, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

@@ -8,6 +8,7 @@ use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::gate::GateOutcome;
 use crate::hex::Sha256Hex;
 use crate::pci::PciAddress;
+use crate::time::UnixTime;
 use crate::words::words;
 use crate::workers::Arm;
 
@@ -62,7 +63,7 @@ pub struct Comparison {
     pub equal_outputs: Option<f64>,
     /// When the document was written, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

@@ -9,6 +9,7 @@ use crate::evidence::EvidenceClass;
 use crate::gate::GateOutcome;
 use crate::hex::Sha256Hex;
 use crate::pci::PciAddress;
+use crate::time::UnixTime;
 use crate::workers::Arm;
 
 /// A calibration of one endpoint as a file holds it: what was measured, and what the file claims of itself.
@@ -76,11 +77,11 @@ pub struct Measured {
     pub summary: BTreeMap<String, MetricSummary>,
     /// When the calibration began, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub started_unix: u64,
+    pub started_unix: UnixTime,
     /// When it ended, unix seconds; absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = 1_783_870_120_u64)]
-    pub ended_unix: Option<u64>,
+    pub ended_unix: Option<UnixTime>,
     /// When the document was written, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]
@@ -315,11 +316,11 @@ pub struct CalibrationRun {
     pub endpoints: Vec<RunEndpoint>,
     /// When the calibration began, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub started_unix: u64,
+    pub started_unix: UnixTime,
     /// When it ended, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = 1_783_870_120_u64)]
-    pub ended_unix: Option<u64>,
+    pub ended_unix: Option<UnixTime>,
     /// When the document was written, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

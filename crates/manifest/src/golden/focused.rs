@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
+use crate::time::UnixTime;
 use crate::words::words;
 
 /// The outcome of one run of named backend tests.
@@ -37,7 +38,7 @@ pub struct FocusedResult {
     pub tests: Vec<FocusedTest>,
     /// When the run began, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub started_unix: u64,
+    pub started_unix: UnixTime,
     /// Seconds the run took.
     #[schemars(range(min = 0.0), example = 12.5)]
     pub seconds: f64,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
+use crate::time::UnixTime;
 use crate::words::words;
 
 /// `manifest.json` of a set of deterministic kernel fixtures.
@@ -53,7 +54,7 @@ pub struct GoldenSet {
     /// When the set was made, unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: Option<u64>,
+    pub created_unix: Option<UnixTime>,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::{Blake3Hex, Sha256Hex};
+use crate::time::UnixTime;
 
 /// `manifest.json` of a pack set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,7 +69,7 @@ pub struct PackSet {
     pub loader_contract: LoaderContract,
     /// When the document was written, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// The same instant as RFC 3339 text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"2026-07-12T15:26:40Z")]
@@ -246,7 +247,7 @@ pub struct TensorPack {
     pub pack_seconds: f64,
     /// When it was packed, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// The set it was imported from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855")]

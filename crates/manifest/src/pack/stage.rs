@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
+use crate::time::UnixTime;
 
 /// `ram-stage.json`: a verified copy of a pack set in RAM.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,7 +43,7 @@ pub struct RamStage {
     pub tensor_count: u64,
     /// When the stage was made, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
-    pub created_unix: u64,
+    pub created_unix: UnixTime,
     /// Fields of other writers, kept as they are.
     #[serde(flatten)]
     pub extra: Map<String, Value>,

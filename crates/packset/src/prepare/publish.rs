@@ -2,7 +2,7 @@
 
 use b70_admission::replace_bytes;
 use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, TensorPack};
-use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, rfc3339_utc, unix_now};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 
 use super::run::{Account, Counts, Run, json_bytes};
 use crate::error::PackError;
@@ -94,7 +94,7 @@ impl Run<'_> {
 
     fn document(&self, entries: &[TensorPack], counts: &Counts, account: &Account<'_>, index: &str) -> PackSet {
         let prefix = self.plan.format_prefix();
-        let created = unix_now();
+        let created = UnixTime::now();
         let model_path = std::path::absolute(self.model.path()).unwrap_or_else(|_| self.model.path().to_path_buf());
         PackSet {
             schema_version: 1,
@@ -127,7 +127,7 @@ impl Run<'_> {
             runtime_index: crate::import::index_record(prefix, index),
             loader_contract: crate::import::loader_contract(),
             created_unix: created,
-            created_utc: Some(rfc3339_utc(created)),
+            created_utc: Some(created.rfc3339()),
             extra: serde_json::Map::default(),
         }
     }
