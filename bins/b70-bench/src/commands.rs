@@ -1,7 +1,6 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_admission::refuse_in_git;
 use b70_bench::{
     CalibrateOptions, Calibration, CalibrationEvent, CompareOptions, FloorRule, LoadedResult, ReportDocument,
     RunStatus, Submission, Suite, SuiteReport, Target, compare_files, error_code, export_localmaxxing, html_report,
@@ -12,6 +11,7 @@ use b70_client::{Api, ApiKey, Deadlines};
 use b70_manifest::calibration::{Comparison, Verdict};
 use b70_manifest::workers::Arm;
 use b70_procguard::Host;
+use b70_store::refuse_in_git;
 use serde_json::{Map, Value, json};
 
 use crate::{

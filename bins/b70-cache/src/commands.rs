@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use b70_admission::{
-    AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, HostRoots, How, ModelSource, PrepareAction,
-    PrepareRequest, Prepared, PreparedEntries, Reserve, Sha256, Warmed, fingerprint, host_facts,
+    AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, HostRoots, ModelSource, PrepareAction,
+    PrepareRequest, Prepared, PreparedEntries, Reserve, Warmed, fingerprint, host_facts,
 };
 use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text, shown};
 use b70_manifest::pack::ToolRecord;
 use b70_procguard::Host;
+use b70_store::{How, Sha256};
 
 use crate::context::{Context, Selection, cache_path, create, keys, missing, open, required, select};
 use crate::{BuildArgs, Role, RootArgs, SelectArgs};
@@ -190,7 +191,7 @@ fn open_model(path: &Path, size: Option<u64>) -> Result<ModelSource, CliError> {
     if let Some(expected) = size
         && expected != source.size()
     {
-        return Err(b70_admission::Error::Size { path: path.to_path_buf(), expected, found: source.size() }.into());
+        return Err(b70_store::Error::Size { path: path.to_path_buf(), expected, found: source.size() }.into());
     }
     b70_gguf::SplitModel::open(source.path()).map_err(|e| {
         CliError::usage("gguf", format!("{} is no complete GGUF: {e}", source.path().display())).path(source.path())
@@ -266,7 +267,7 @@ pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
         let status = cache.status(&key, &how(context))?;
         let Some(path) = status.path else {
             let path = cache.entry_path(&key);
-            return Err(CliError::from(b70_admission::ArtifactError::NotAdmitted { path, reason: status.reason })
+            return Err(CliError::from(b70_admission::AdmissionError::NotAdmitted { path, reason: status.reason })
                 .hint("use the source file, or run b70-cache verify or prepare"));
         };
         // A script could not open what is printed in its place.

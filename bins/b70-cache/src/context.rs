@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use b70_admission::{
-    ArtifactError, Error, ModelCache, Progress, RootKind, Sha256, default_root, open_ram_root, refuse_in_git,
-};
+use b70_admission::{AdmissionError, ModelCache};
 use b70_cli::{CliError, Ui};
 use b70_manifest::document::read;
 use b70_manifest::model_pack::{ModelFile, ModelPackManifest};
+use b70_store::{Error, Progress, RootKind, Sha256, default_root, open_ram_root, refuse_in_git};
 
 use crate::{Role, RootArgs, SelectArgs};
 
@@ -39,7 +38,7 @@ impl<'a> Context<'a> {
     pub(crate) fn new(ui: &'a Ui) -> Result<Self, CliError> {
         let interrupt =
             b70_cli::interrupt_flag().map_err(|e| CliError::usage("signals", format!("cannot watch signals: {e}")))?;
-        Ok(Self { ui, pool: b70_admission::pool(0)?, interrupt })
+        Ok(Self { ui, pool: b70_store::pool(0)?, interrupt })
     }
 
     /// Progress that a signal ends.
@@ -150,7 +149,7 @@ pub(crate) fn keys(cache: &ModelCache, selection: &Selection) -> Result<Vec<(Opt
 }
 
 pub(crate) fn missing(what: &str, root: &Path) -> CliError {
-    CliError::from(ArtifactError::NotThere { what: what.to_owned(), root: root.to_path_buf() })
+    CliError::from(AdmissionError::NotThere { what: what.to_owned(), root: root.to_path_buf() })
         .hint("b70-cache prepare makes it")
 }
 

@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use b70_admission::Sha256;
 use b70_gguf::GgufWriter;
+use b70_store::Sha256;
 use serde_json::Value;
 
 /// GGUF's number for F32.

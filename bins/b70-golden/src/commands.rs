@@ -2,9 +2,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_admission::{
-    FingerprintRequest, HostRoots, Progress, RootKind, default_root, fingerprint, pool, refuse_in_git,
-};
+use b70_admission::{FingerprintRequest, HostRoots, fingerprint};
 use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, seconds_text, shown};
 use b70_golden::{
     CardChoice, FocusedEvent, FocusedRequest, PrepareOptions, REQUIRED_CASES, SetParameters, text_environment,
@@ -12,6 +10,7 @@ use b70_golden::{
 use b70_manifest::document::read;
 use b70_manifest::golden::FocusedStatus;
 use b70_manifest::model_pack::ModelPackManifest;
+use b70_store::{Progress, RootKind, default_root, pool, refuse_in_git};
 
 use crate::{FocusedArgs, PrepareArgs, RootArgs, text};
 

@@ -3,11 +3,11 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_admission::{RootKind, default_root, refuse_in_git};
 use b70_cli::CliError;
 use b70_manifest::Sha256Hex;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_packset::SetDir;
+use b70_store::{RootKind, default_root, refuse_in_git};
 use b70_xe2pack::{Kernel, Xe2DpasV2};
 
 use crate::{RamArgs, RootArgs};

@@ -7,12 +7,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_admission::{
-    Artifact, Document, Error, FingerprintReport, FingerprintRequest, HostRoots, Known, ListedRecords, Progress,
-    RegisterRequest, Registry, RootKind, Sha256, default_root, refuse_in_git,
+    Artifact, Document, FingerprintReport, FingerprintRequest, HostRoots, Known, ListedRecords, RegisterRequest,
+    Registry,
 };
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text, shown};
 use b70_manifest::document::read;
 use b70_manifest::model_pack::ModelPackManifest;
+use b70_store::{Error, Progress, RootKind, Sha256, default_root, refuse_in_git};
 
 use crate::RootArgs;
 
@@ -29,7 +30,7 @@ impl<'a> Context<'a> {
     pub(crate) fn new(ui: &'a Ui) -> Result<Self, CliError> {
         let interrupt =
             b70_cli::interrupt_flag().map_err(|e| CliError::usage("signals", format!("cannot watch signals: {e}")))?;
-        Ok(Self { ui, pool: b70_admission::pool(0)?, interrupt })
+        Ok(Self { ui, pool: b70_store::pool(0)?, interrupt })
     }
 
     fn quietly(&self) -> Progress<'_> {
@@ -63,7 +64,7 @@ fn open_for(args: &RootArgs, key: &Sha256) -> Result<Registry, CliError> {
         return Ok(registry);
     }
     let (what, root) = (format!("the key {key}"), root_path(args)?);
-    Err(b70_admission::ArtifactError::NotThere { what, root }.into())
+    Err(b70_admission::AdmissionError::NotThere { what, root }.into())
 }
 
 fn known<T: std::fmt::Display>(known: &Known<T>) -> String {

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use b70_admission::Sha256;
+use b70_store::Sha256;
 use serde_json::Value;
 
 /// Holds a document against the committed schema of a command's output.

@@ -12,8 +12,8 @@ mod steps;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_admission::{RelPath, Root, RootKind, default_root, replace_bytes};
 use b70_cli::{CliError, Global, HasGlobal, Output, Ui, exit};
+use b70_store::{RelPath, Root, RootKind, default_root, replace_bytes};
 use clap::Parser;
 
 pub use report::{Report, StepRow};

@@ -54,7 +54,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
 /// Commands that look at processes and cards.
 fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command: Command) -> Result<Output, CliError> {
     let lane = Lane::load(&args.config)?;
-    let pool = b70_admission::pool(0)?;
+    let pool = b70_store::pool(0)?;
     let layout = Xe2DpasV2::new();
     let uid = Host::real().uid();
     let resolve = ResolveOptions { layout: Some(&layout), pool: &pool, uid };

@@ -1,370 +1,95 @@
-//! The crate's one error type. Each variant names the path, what was expected, what was found and what to do next.
-
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use b70_manifest::{ErrorReport, Explain, exit};
+use b70_store::{Error, Mismatch};
+use thiserror::Error;
 
-use crate::digest::{Blake3, Sha256};
-use crate::path::NameFault;
-
-/// Result with this crate's [`Error`].
-pub type Result<T, E = Error> = std::result::Result<T, E>;
-
-/// One file whose bytes are not what was expected.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mismatch {
-    /// The file.
-    pub path: PathBuf,
-    /// What differs, with expected and found value.
-    pub what: String,
-}
-
-impl std::fmt::Display for Mismatch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.path.display(), self.what)
-    }
+/// What can go wrong with the RAM model cache, the artifact registry and the build fingerprint.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AdmissionError {
+    /// The layer below refused: a file, a lock, space, a digest.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// Something in an artifact cannot be identified by its bytes; all of it is named.
+    #[error("the artifact cannot be registered: {}", list(.0))]
+    Unfit(Vec<Mismatch>),
+    /// The shards of a split model do not belong together.
+    #[error("{} is no complete split model: {why}", path.display())]
+    Split {
+        /// The shard that was named.
+        path: PathBuf,
+        /// What is wrong with the set.
+        why: String,
+    },
+    /// A document of the store does not say what it must.
+    #[error("the document {} is refused: {why}", path.display())]
+    Document {
+        /// The document.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no such entry or record.
+    #[error("{what} is not in {}", root.display())]
+    NotThere {
+        /// What was looked for.
+        what: String,
+        /// Where.
+        root: PathBuf,
+    },
+    /// An entry exists and is not admitted.
+    #[error("{} is not admitted: {reason}", path.display())]
+    NotAdmitted {
+        /// The entry.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
 }
 
 fn list(items: &[Mismatch]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Everything that can go wrong in this crate.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The operating system refused a step.
-    #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was being done, as a verb: `read`, `create`, `fsync`.
-        action: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// There is no such file.
-    #[error("{} does not exist", path.display())]
-    Missing {
-        /// The path looked for.
-        path: PathBuf,
-    },
-    /// A relative name breaks the grammar of [`RelPath`](crate::RelPath).
-    #[error("the name {name:?} is refused: {fault}")]
-    Name {
-        /// The name, non-UTF-8 bytes replaced.
-        name: String,
-        /// The rule it breaks.
-        fault: NameFault,
-    },
-    /// A component of the path is a symbolic link, or the path leaves its root.
-    #[error(
-        "{} is refused: a component is a link or leaves the root; replace the link by the file or directory itself",
-        path.display()
-    )]
-    Escapes {
-        /// The path that was refused.
-        path: PathBuf,
-    },
-    /// Something else than a regular file (or a directory, where one is needed).
-    #[error("{} is a {found}, expected a {expected}", path.display())]
-    Kind {
-        /// The path.
-        path: PathBuf,
-        /// What it is.
-        found: &'static str,
-        /// What it must be.
-        expected: &'static str,
-    },
-    /// The kernel offers no `openat2`, so that a path cannot be proved to stay beneath its root.
-    #[error(
-        "cannot open {} safely: this kernel or sandbox offers no openat2 (Linux 5.6); nothing was opened",
-        path.display()
-    )]
-    NoOpenat2 {
-        /// The path that was not opened.
-        path: PathBuf,
-    },
-    /// The target has no room (blocks or inodes).
-    #[error("no space for {} ({needed} bytes): {source}; free space or choose another root", path.display())]
-    NoSpace {
-        /// What was being written.
-        path: PathBuf,
-        /// Bytes that were needed.
-        needed: u64,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// Headroom is too small; nothing was written.
-    #[error(
-        "{} needs {needed} bytes and must leave {reserve} free, but only {available} are available ({source_name}); \
-         free some or lower the reserve",
-        path.display()
-    )]
-    Headroom {
-        /// The directory that would be written to.
-        path: PathBuf,
-        /// Bytes wanted.
-        needed: u64,
-        /// Bytes that must stay free.
-        reserve: u64,
-        /// Bytes available.
-        available: u64,
-        /// The limit that is the least: `statvfs`, `MemAvailable`, `cgroup …`.
-        source_name: String,
-    },
-    /// A file has another size than expected.
-    #[error("{} has {found} bytes, expected {expected}{}", path.display(), empty_hint(*found))]
-    Size {
-        /// The file.
-        path: PathBuf,
-        /// Bytes expected.
-        expected: u64,
-        /// Bytes found.
-        found: u64,
-    },
-    /// A document is larger than such a document may be; it was not read.
-    #[error("{} has {found} bytes, expected at most {limit}", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// The most bytes that are read.
-        limit: u64,
-        /// Bytes found.
-        found: u64,
-    },
-    /// A file changed while it was read.
-    #[error("{} changed while it was read ({what}); try again when nothing writes it", path.display())]
-    ChangedWhileReading {
-        /// The file.
-        path: PathBuf,
-        /// What was seen.
-        what: String,
-    },
-    /// The bytes have another SHA-256 than expected.
-    #[error("{} has SHA-256 {found}, expected {expected}{}", path.display(), empty_digest_hint(found))]
-    Sha256 {
-        /// The file.
-        path: PathBuf,
-        /// Digest expected.
-        expected: Sha256,
-        /// Digest found.
-        found: Sha256,
-    },
-    /// Several files are not what was expected; all of them are named.
-    #[error("{} files are not what was expected: {}", .0.len(), list(.0))]
-    Mismatches(Vec<Mismatch>),
-    /// What was read back is not what was written.
-    #[error(
-        "{} read back differently from what was written (BLAKE3 {found}, expected {expected}); nothing was published; \
-         suspect the medium or memory",
-        path.display()
-    )]
-    ReadBack {
-        /// The file that would have been published.
-        path: PathBuf,
-        /// BLAKE3 of the bytes written.
-        expected: Blake3,
-        /// BLAKE3 of the bytes found.
-        found: Blake3,
-    },
-    /// The name is taken.
-    #[error("{} already exists and was left as it is", path.display())]
-    Exists {
-        /// The name.
-        path: PathBuf,
-    },
-    /// The name is taken by a file with other bytes, and replacing it was not asked for.
-    #[error("{} exists with other content ({what}); it was left as it is", path.display())]
-    Damaged {
-        /// The name.
-        path: PathBuf,
-        /// What differs.
-        what: String,
-    },
-    /// A temporary file or directory of ours was removed by someone else before it was published.
-    #[error("the temporary file {} vanished before it was published; nothing was published, run again", path.display())]
-    TempVanished {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// A lock was not free in time.
-    #[error("{} is locked by {holder}; gave up after {waited_seconds:.1} s", path.display())]
-    LockTimeout {
-        /// The lock file.
-        path: PathBuf,
-        /// Who holds it, as written in the file.
-        holder: String,
-        /// Seconds waited.
-        waited_seconds: f64,
-    },
-    /// The file system has no kernel locks.
-    #[error("{}: this file system offers no locks; continue without one or choose a local root", path.display())]
-    LockUnsupported {
-        /// The lock file.
-        path: PathBuf,
-    },
-    /// A root directory is not safe to use.
-    #[error("the root {} is refused: {why}", path.display())]
-    RootUnsafe {
-        /// The root.
-        path: PathBuf,
-        /// Why, and what would make it safe.
-        why: String,
-    },
-    /// A root directory lies inside a Git work tree.
-    #[error(
-        "the root {} lies inside the Git work tree {}; choose another root or allow it explicitly",
-        path.display(), repository.display()
-    )]
-    RootInGit {
-        /// The root.
-        path: PathBuf,
-        /// The work tree.
-        repository: PathBuf,
-    },
-    /// No default root can be derived.
-    #[error("no default root: {0}")]
-    NoRoot(String),
-    /// The operation was cancelled by its caller.
-    #[error("interrupted; nothing was published")]
-    Cancelled,
-}
-
-fn empty_hint(found: u64) -> &'static str {
-    if found == 0 { " (the file is empty: an interrupted download or copy?)" } else { "" }
-}
-
-fn empty_digest_hint(found: &Sha256) -> &'static str {
-    if *found == Sha256::EMPTY { " (that is the digest of an empty file)" } else { "" }
-}
-
-impl Error {
-    /// Wraps an I/O error; `ENOENT` becomes [`Error::Missing`].
-    pub(crate) fn io(action: &'static str, path: impl AsRef<Path>, source: impl Into<io::Error>) -> Self {
-        let (path, source) = (path.as_ref().to_path_buf(), source.into());
-        if source.kind() == io::ErrorKind::NotFound {
-            Self::Missing { path }
-        } else {
-            Self::Io { action, path, source }
-        }
-    }
-
-    /// Like [`Error::io`], with `ENOSPC` and `EDQUOT` as [`Error::NoSpace`].
-    pub(crate) fn write(
-        action: &'static str,
-        path: impl AsRef<Path>,
-        needed: u64,
-        source: impl Into<io::Error>,
-    ) -> Self {
-        let source = source.into();
-        match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Self::NoSpace { path: path.as_ref().to_path_buf(), needed, source }
-            }
-            _ => Self::io(action, path, source),
-        }
-    }
-
-    /// Whether a lock, readiness or stop deadline passed (the binaries' exit code 124).
-    pub fn is_timeout(&self) -> bool {
-        matches!(self, Self::LockTimeout { .. })
-    }
-
-    /// Whether the caller's own cancellation ended the operation (exit code 130).
-    pub fn is_cancelled(&self) -> bool {
-        matches!(self, Self::Cancelled)
-    }
-
-    /// The path the error is about, when there is exactly one.
-    pub fn path(&self) -> Option<&Path> {
-        match self {
-            Self::Io { path, .. }
-            | Self::Missing { path }
-            | Self::Escapes { path }
-            | Self::Kind { path, .. }
-            | Self::NoOpenat2 { path }
-            | Self::NoSpace { path, .. }
-            | Self::Headroom { path, .. }
-            | Self::Size { path, .. }
-            | Self::TooLarge { path, .. }
-            | Self::ChangedWhileReading { path, .. }
-            | Self::Sha256 { path, .. }
-            | Self::ReadBack { path, .. }
-            | Self::Exists { path }
-            | Self::Damaged { path, .. }
-            | Self::TempVanished { path }
-            | Self::LockTimeout { path, .. }
-            | Self::LockUnsupported { path }
-            | Self::RootUnsafe { path, .. }
-            | Self::RootInGit { path, .. } => Some(path),
-            Self::Name { .. } | Self::Mismatches(_) | Self::NoRoot(_) | Self::Cancelled => None,
-        }
-    }
-}
-
-impl Error {
+impl AdmissionError {
     /// A stable word for scripts.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Io { .. } => "io",
-            Self::Missing { .. } => "missing",
-            Self::Name { .. } => "unsafe-name",
-            Self::Escapes { .. } => "unsafe-path",
-            Self::Kind { .. } => "file-kind",
-            Self::NoOpenat2 { .. } => "no-openat2",
-            Self::NoSpace { .. } => "no-space",
-            Self::Headroom { .. } => "headroom",
-            Self::Size { .. } => "size",
-            Self::TooLarge { .. } => "too-large",
-            Self::ChangedWhileReading { .. } => "changed-while-reading",
-            Self::Sha256 { .. } => "sha256",
-            Self::Mismatches(_) => "mismatches",
-            Self::ReadBack { .. } => "read-back",
-            Self::Exists { .. } => "exists",
-            Self::Damaged { .. } => "damaged",
-            Self::TempVanished { .. } => "temp-vanished",
-            Self::LockTimeout { .. } => "lock-timeout",
-            Self::LockUnsupported { .. } => "lock-unsupported",
-            Self::RootUnsafe { .. } => "root-unsafe",
-            Self::RootInGit { .. } => "root-in-git",
-            Self::NoRoot(_) => "no-root",
-            Self::Cancelled => "interrupted",
+            Self::Store(error) => error.kind(),
+            Self::Unfit(_) => "unfit-artifact",
+            Self::Split { .. } => "split-model",
+            Self::Document { .. } => "document",
+            Self::NotThere { .. } => "not-there",
+            Self::NotAdmitted { .. } => "not-admitted",
         }
     }
 }
 
-impl Explain for Error {
+impl Explain for AdmissionError {
     fn report(&self) -> ErrorReport {
-        let mut report = ErrorReport::new(self.kind(), self.to_string());
-        if let Some(path) = self.path() {
-            report = report.path(path);
-        }
+        let report = ErrorReport::new(self.kind(), self.to_string());
         match self {
-            Self::Size { expected, found, .. } => report.expected(expected).found(found),
-            Self::TooLarge { limit, found, .. } => report.expected(format!("at most {limit} bytes")).found(found),
-            Self::Sha256 { expected, found, .. } => report.expected(expected).found(found),
-            Self::ReadBack { expected, found, .. } => report.expected(expected).found(found),
-            Self::Kind { expected, found, .. } => report.expected(expected).found(found),
-            Self::Headroom { needed, reserve, available, .. } => {
-                report.expected(format!("{needed} bytes plus a reserve of {reserve}")).found(available)
+            Self::Store(error) => error.report(),
+            Self::Unfit(faults) => {
+                let report = match faults.first() {
+                    Some(first) => report.path(&first.path),
+                    None => report,
+                };
+                report.hint("replace links by the files they lead to, and remove what is no regular file")
             }
-            _ => report,
+            Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
+            Self::Document { path, .. } | Self::NotAdmitted { path, .. } | Self::NotThere { root: path, .. } => {
+                report.path(path)
+            }
         }
     }
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::LockTimeout { .. } => exit::TIMEOUT,
-            Self::Cancelled => exit::INTERRUPTED,
-            Self::Headroom { .. }
-            | Self::Size { .. }
-            | Self::Sha256 { .. }
-            | Self::Mismatches(_)
-            | Self::Exists { .. }
-            | Self::Damaged { .. } => exit::CHECK_FAILED,
-            _ => exit::USAGE,
+            Self::Store(error) => error.exit_code(),
+            Self::Unfit(_) | Self::Split { .. } => exit::USAGE,
+            Self::Document { .. } | Self::NotThere { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
         }
     }
 }

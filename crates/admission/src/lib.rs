@@ -1,120 +1,80 @@
-//! Deciding from identities that bytes may be used, and putting bytes where they can be trusted.
+//! Admission by content: the RAM cache of models, the registry of external artifacts, the fingerprint of a build and its host.
 //!
 //! # Purpose
 //!
-//! Models and packs are gigabytes; reading them again at every start costs minutes, and not reading them risks running
-//! bytes nobody vouched for. This crate answers "are these the expected bytes?" as cheaply as is honest, and it writes
-//! files such that the answer is never "half of them".
+//! A model in memory, an artifact of another tool and a build of llama.cpp are all used by reference. This crate says
+//! which bytes stand behind such a reference, keeps the record of it, and finds out when it is no longer true. What it
+//! reads and writes goes through [`b70_store`].
 //!
 //! # Vocabulary
 //!
-//! - *digest*: SHA-256 is the identity of bytes, BLAKE3 the fast re-check of bytes whose SHA-256 is known.
-//! - *root*: an open directory. A name from a document opens beneath it without links, or not at all.
-//! - *publish*: build a file or folder unseen, make it durable, read it back, and only then give it its name.
-//! - *incumbent*: what already has the name. It is verified and kept, or replaced by rename; never overwritten.
-//! - *lease*: while it is held the kernel makes whoever opens the file for writing wait, so that its bytes can be hashed where
-//!   they are ([`LeasedFile`]). A caller's progress callback that opened a file for writing would wait for itself.
-//! - *receipt*: a record of one deep validation that lets the next one look at inodes alone. See [`Receipt`].
-//! - *evidence*, *trust*, *reason*: on what a receipt rests, which tier admitted, and why it was not a better one.
+//! - *entry*: one model in the RAM cache, in a folder named by the model's digest, with a document and a receipt.
+//! - *record*: what the registry holds of one artifact outside the kit; its key is a digest of what it says.
+//! - *fingerprint*: the identity of a build, its sources and the host; what could not be determined is never equal to anything.
 //!
 //! # Example
 //!
 //! ```
-//! use std::collections::BTreeMap;
-//! use b70_admission::*;
+//! use b70_admission::{ModelCache, ModelSource, PrepareAction, PrepareRequest, Reserve};
+//! use b70_store::{How, pool};
 //!
-//! # fn main() -> Result<()> {
-//! # let scratch = tempfile::tempdir().expect("a scratch folder");
-//! # let folder = scratch.path();
-//! let root = Root::open(folder)?;
-//! let payload = RelPath::new("payload.bin")?;
-//! let made = publish_bytes(&root, &payload, b"weights", 0o444, OnExisting::ReplaceDamaged)?;
-//! assert_eq!(made.outcome, Outcome::Created);
-//!
-//! let files = [Expected { name: payload, size: 7, sha256: Some(made.content.sha256) }];
-//! let (pool, bindings) = (pool(0)?, BTreeMap::new());
-//! let subject =
-//!     Subject { root: &root, files: &files, format: "example-v2", bindings: &bindings, extras: Extras::Ignore };
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let scratch = tempfile::tempdir()?;
+//! # let (folder, root) = (scratch.path(), scratch.path().join("cache"));
+//! # std::fs::write(folder.join("model.gguf"), b"weights")?;
+//! let pool = pool(0)?;
 //! let how = How::new(&pool);
-//! let receipt = RelPath::new("receipt.json")?;
-//!
-//! // No receipt yet: the bytes are hashed, and where the file system allows, a receipt is offered.
-//! let first = admit(&subject, Receipt::load(&root, &receipt), &how)?;
-//! assert!(first.is_admitted() && first.trust == Trust::Sha256);
-//! if let Some(new) = first.refreshed {
-//!     new.store(&root, &receipt)?;
-//!     // From now on a look at the inodes is enough, until one of them changes.
-//! }
+//! let cache = ModelCache::create(&root)?;
+//! let source = ModelSource::open(&folder.join("model.gguf"))?;
+//! let request = PrepareRequest {
+//!     role: "target",
+//!     source: &source,
+//!     sha256: None,
+//!     force: false,
+//!     reserve: Reserve::Bytes(1 << 20),
+//!     wait: std::time::Duration::from_secs(10),
+//!     packing_tool: None,
+//!     target_architecture: None,
+//!     build: None,
+//!     host: None,
+//!     measure: false,
+//! };
+//! let first = cache.prepare(&request, &how)?;
+//! let second = cache.prepare(&request, &how)?;
+//! assert_eq!((first.action, second.action), (PrepareAction::Copied, PrepareAction::Reused));
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Limits
 //!
-//! - Linux 5.6 or newer (`openat2`); receipts on tmpfs need the unique mount ids of Linux 6.8.
-//! - Locks ([`lock()`]) save work; correctness never rests on them, since some cluster file systems grant them to all.
-//! - No receipt sees root writing the block device, bugs of a file system, DAX or decay of the medium: verify deeply
-//!   from time to time ([`How::max_age`]).
-//! - The fault points of the tests (`B70_FAULT_*` in the environment, see [`fault_step`]) can only make an operation
-//!   fail or die; they skip no check.
+//! - Those of the store hold here: receipts see what the kernel says of a file, not decay of the medium.
+//! - A fingerprint is as good as what the build left behind in Git, in its build folder and in the ELF files.
 #![deny(unsafe_code)]
 
 mod cache;
-mod digest;
 mod documents;
 mod error;
-mod fault;
 mod fingerprint;
-mod headroom;
-mod identity;
-mod lanes;
-mod leased;
-mod lock;
-mod many;
 mod output;
-mod path;
-mod progress;
-mod publish;
-mod receipt;
 mod registry;
-mod roots;
-mod sys;
 
 pub use cache::{
     CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile,
     PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
     resident_bytes,
 };
-pub use digest::{Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, pool};
 pub use documents::{
-    ArtifactError, ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts,
-    Known, RegisteredArtifact, RegistryRecord, RuntimeSource,
+    ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts, Known,
+    RegisteredArtifact, RegistryRecord, RuntimeSource,
 };
-pub use error::{Error, Mismatch, Result};
-pub use fault::step as fault_step;
+pub use error::AdmissionError;
 pub use fingerprint::{
     DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, HostRoots, fingerprint,
     fingerprint_sha256, host_facts,
 };
-pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
-pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
-pub use lanes::{LaneKernel, Sha256Lanes};
-pub use leased::{LeasedFile, LeasedWindow, Region};
-pub use lock::{LockGuard, lock, lock_all};
-pub use many::{hash_many, hash_many_with};
 pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};
-pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source};
-pub use progress::Progress;
-pub use publish::{
-    ClosedFile, DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile,
-    copy_verified, publish_bytes, read_back, replace_bytes, sweep_orphans,
-};
-pub use receipt::{
-    Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
-    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, issue, issue_with,
-};
 pub use registry::{
     Artifact, GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry,
     RegistryVerdict, folder_sha256, pack_key,
 };
-pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};

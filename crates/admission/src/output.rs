@@ -2,11 +2,11 @@
 
 use b70_manifest::schema::{Entry, output};
 use b70_manifest::{EvidenceClass, NeverEligible};
+use b70_store::Sha256;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::cache::{CacheStatus, DropPlan, Prepared, Warmed};
-use crate::digest::Sha256;
 use crate::documents::RegistryRecord;
 use crate::fingerprint::FingerprintReport;
 use crate::registry::{GcPlan, Listed, Registered, RegistryVerdict};

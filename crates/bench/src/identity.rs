@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use b70_admission::{Progress, What, hash_file};
 use b70_client::{BaseUrl, Props, ServerIdentity};
 use b70_manifest::calibration::{CardIdentity, Measured, RunIdentity};
 use b70_manifest::state::WorkerIdentity;
@@ -14,6 +13,7 @@ use b70_procguard::{
     Cards, Host, ListenerOwnership, PidState, ProcessIdentity, command_line, environment, listening_inode_belongs_to,
     port_owners, redact_arguments, redact_variable,
 };
+use b70_store::{Progress, What, hash_file};
 use serde_json::{Map, Value, json};
 
 /// What the caller knows of a server. Values given here are the caller's word and are marked as such.

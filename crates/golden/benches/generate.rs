@@ -4,7 +4,7 @@ use b70_golden::{SetParameters, generate};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 fn sets(c: &mut Criterion) {
-    let pool = b70_admission::pool(0).expect("threads can be started");
+    let pool = b70_store::pool(0).expect("threads can be started");
     let mut group = c.benchmark_group("generate");
     group.sample_size(10);
     let default = SetParameters::default();

@@ -102,7 +102,7 @@ pub fn status(root: &Path, corpus: Option<&Path>, pool: &rayon::ThreadPool) -> R
     let cases = cases.iter().map(|case| case_status(root, case, &widths)).collect::<Result<Vec<_>, _>>()?;
     let (synthetic_set, synthetic_failures) = match verify(root, false, pool) {
         Ok(SetCheck { status, failures, .. }) => (status, failures),
-        Err(GoldenError::Admission(b70_admission::Error::Missing { .. })) => ("absent".to_owned(), Vec::new()),
+        Err(GoldenError::Store(b70_store::Error::Missing { .. })) => ("absent".to_owned(), Vec::new()),
         Err(error) => ("failed".to_owned(), vec![error.to_string()]),
     };
     let claims = manifest.iter().flat_map(|manifest| &manifest.artifacts);

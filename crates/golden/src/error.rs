@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use b70_admission::ArtifactError;
+use b70_admission::AdmissionError;
 use b70_manifest::document::DocumentError;
 use b70_manifest::{ErrorReport, Explain, exit};
 use b70_procguard::LeaseError;
@@ -83,10 +83,10 @@ pub enum GoldenError {
     Document(#[from] DocumentError),
     /// The layer below refused: a file, a lock, space, a digest.
     #[error(transparent)]
-    Admission(#[from] b70_admission::Error),
+    Store(#[from] b70_store::Error),
     /// The build's fingerprint could not be taken.
     #[error(transparent)]
-    Artifact(#[from] ArtifactError),
+    Admission(#[from] AdmissionError),
     /// A log or a process of a run failed at the system.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
@@ -124,8 +124,8 @@ impl Explain for GoldenError {
             Self::Card(_) => report("card").hint("b70-gpu list shows the cards; --no-gpu runs without one"),
             Self::Lease(error) => error.report(),
             Self::Document(error) => error.report(),
+            Self::Store(error) => error.report(),
             Self::Admission(error) => error.report(),
-            Self::Artifact(error) => error.report(),
             Self::Io { path, .. } => report("io").path(path),
             Self::Interrupted => report("interrupted"),
         }
@@ -142,8 +142,8 @@ impl Explain for GoldenError {
             | Self::Io { .. } => exit::USAGE,
             Self::Lease(error) => error.exit_code(),
             Self::Document(error) => error.exit_code(),
+            Self::Store(error) => error.exit_code(),
             Self::Admission(error) => error.exit_code(),
-            Self::Artifact(error) => error.exit_code(),
             Self::Interrupted => exit::INTERRUPTED,
         }
     }

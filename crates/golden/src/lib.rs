@@ -23,7 +23,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let scratch = tempfile::tempdir()?;
 //! # let root = scratch.path();
-//! let pool = b70_admission::pool(0)?;
+//! let pool = b70_store::pool(0)?;
 //! let parameters = SetParameters { k: 64, n: 32, widths: vec![1, 4], packed: true, ..SetParameters::default() };
 //! let made = prepare(root, &parameters, &PrepareOptions::default(), &pool)?;
 //! assert_eq!(made.tensors.len(), 6);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use b70_admission::{
-    DirOutcome, Error as AdmissionError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
-    hash_many, open_or_create, publish_bytes, sweep_orphans,
-};
 use b70_manifest::EvidenceClass;
 use b70_manifest::document::read_text;
 use b70_manifest::golden::{GoldenCase, GoldenRule, GoldenSet, GoldenTensor};
+use b70_store::{
+    DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
+    hash_many, open_or_create, publish_bytes, sweep_orphans,
+};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -181,7 +181,7 @@ pub fn prepare(
     let published = published.into_iter().collect::<Result<Vec<_>, _>>()?;
     publish_bytes(staging.root(), &name(HEADER_NAME)?, HEADER.as_bytes(), 0o444, OnExisting::Fail)?;
     let document = manifest(parameters, options, &published);
-    let mut text = serde_json::to_vec_pretty(&document).map_err(|e| AdmissionError::Io {
+    let mut text = serde_json::to_vec_pretty(&document).map_err(|e| StoreError::Io {
         action: "write as JSON",
         path: PathBuf::from(MANIFEST),
         source: e.into(),
@@ -195,10 +195,10 @@ pub fn prepare(
         Ok(Incumbent::Same(_)) => Ok(None),
         Ok(Incumbent::Replace(why)) => Ok(Some(why)),
         Ok(Incumbent::None) => Ok(Some("it vanished while it was looked at".to_owned())),
-        Err(GoldenError::Admission(error)) => Err(error),
+        Err(GoldenError::Store(error)) => Err(error),
         Err(other) => {
             refusal = Some(other);
-            Err(AdmissionError::Cancelled)
+            Err(StoreError::Cancelled)
         }
     });
     if let Some(refusal) = refusal {
@@ -240,12 +240,12 @@ fn incumbent(
 ) -> Result<Incumbent, GoldenError> {
     let folder = match root.dir(&name(SET_NAME)?) {
         Ok(folder) => folder,
-        Err(AdmissionError::Missing { .. }) => return Ok(Incumbent::None),
+        Err(StoreError::Missing { .. }) => return Ok(Incumbent::None),
         Err(error) => return Err(error.into()),
     };
     let (document, check) = match check(&folder, false, pool) {
         Ok(found) => found,
-        Err(GoldenError::Admission(AdmissionError::Missing { path })) => {
+        Err(GoldenError::Store(StoreError::Missing { path })) => {
             return Ok(Incumbent::Replace(format!("{} is missing", path.display())));
         }
         Err(error @ (GoldenError::Document(_) | GoldenError::BadSet { .. })) => {
@@ -355,7 +355,7 @@ fn check_header(folder: &Root, document: &GoldenSet, failures: &mut Vec<String>)
     let named = document.extra.get("header");
     let found = match folder.read(&name(HEADER_NAME)?, MAX_MANIFEST) {
         Ok(bytes) => Ok(json!({ "file": HEADER_NAME, "sha256": Sha256::of(&bytes) })),
-        Err(AdmissionError::Missing { .. }) if named.is_none() => return Ok(()),
+        Err(StoreError::Missing { .. }) if named.is_none() => return Ok(()),
         Err(error) => Err(error),
     };
     match (named, found) {

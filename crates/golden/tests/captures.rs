@@ -5,8 +5,8 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use b70_admission::Sha256;
 use b70_golden::{CaseState, GoldenError, REQUIRED_CASES, import, status};
+use b70_store::Sha256;
 use common::pool;
 use serde_json::{Value, json};
 

@@ -4,10 +4,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use b70_admission::Sha256;
 use b70_golden::{PACKED, SetParameters, Tensor, WEIGHTS, generate};
 use b70_manifest::golden::GoldenRule;
 use b70_packset::MatrixShape;
+use b70_store::Sha256;
 use b70_xe2pack::emulate::{self, Accumulation};
 use common::{pool, tensors};
 

@@ -4,8 +4,8 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use b70_admission::Sha256;
 use b70_golden::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, ggml_q4_0, ggml_q8_0, ggml_q8_1};
+use b70_store::Sha256;
 use common::{python, run, tensors, values};
 
 #[test]

@@ -185,7 +185,7 @@ fn a_manifest_that_claims_more_than_it_may_is_refused() {
 fn recomputing_finds_a_set_forged_as_a_whole() {
     let set = Set::new();
     set.change("expected-m1.f32.bin", |bytes| bytes[0] ^= 1);
-    let digest = b70_admission::Sha256::of(&fs::read(set.path("expected-m1.f32.bin")).expect("the file"));
+    let digest = b70_store::Sha256::of(&fs::read(set.path("expected-m1.f32.bin")).expect("the file"));
     set.change_manifest(|m| m["tensors"]["expected-m1.f32.bin"]["sha256"] = json!(digest));
     assert!(set.failures().is_empty());
     let check = verify(set.root.path(), true, &pool(2)).expect("a readable set");

@@ -36,7 +36,7 @@
 //!
 //! # Limits
 //! Canonical JSON has no floats. Types describe form; whether a file's bytes agree with what a document says of them is
-//! decided by `b70-admission` and `b70-packset`.
+//! decided by `b70-store` and `b70-packset`.
 #![forbid(unsafe_code)]
 
 pub mod artifact;

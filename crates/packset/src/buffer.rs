@@ -3,7 +3,7 @@
 
 use std::io;
 
-use b70_admission::LeasedWindow;
+use b70_store::LeasedWindow;
 use memmap2::{MmapMut, MmapOptions};
 
 /// Zeroed memory of its own; given back to the system when dropped.

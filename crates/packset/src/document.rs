@@ -10,7 +10,7 @@ use crate::error::PackError;
 /// The text of a document of at most `limit` bytes.
 pub(crate) fn read_text(path: &Path, limit: u64) -> Result<String, PackError> {
     // A FIFO or a device is refused without being opened, which could wait for ever.
-    let file = b70_admission::open_source(path)?;
+    let file = b70_store::open_source(path)?;
     let mut text = String::new();
     file.take(limit + 1).read_to_string(&mut text).map_err(PackError::io("read", path))?;
     if text.len() as u64 > limit {

@@ -25,7 +25,7 @@ pub enum PackError {
     },
     /// A refusal of the admission layer.
     #[error(transparent)]
-    Admission(#[from] b70_admission::Error),
+    Store(#[from] b70_store::Error),
     /// The name of a plan that is neither built in nor a file.
     #[error("there is no plan {name:?}")]
     UnknownPlan {
@@ -184,7 +184,7 @@ impl Explain for PackError {
         match self {
             Self::Model(_, path) => report("not-a-valid-gguf").path(path),
             Self::Io { path, .. } => report("io").path(path),
-            Self::Admission(error) => error.report(),
+            Self::Store(error) => error.report(),
             Self::UnknownPlan { name } => report("unknown-plan")
                 .found(name)
                 .expected("qwen27-xe2-m6, all-q4_0, or the path of a plan file"),
@@ -240,7 +240,7 @@ impl Explain for PackError {
             | Self::Contract { .. }
             | Self::PayloadDigest { .. }
             | Self::Document { not_json: false, .. } => exit::CHECK_FAILED,
-            Self::Admission(error) => error.exit_code(),
+            Self::Store(error) => error.exit_code(),
             Self::Cancelled => exit::INTERRUPTED,
             _ => exit::USAGE,
         }

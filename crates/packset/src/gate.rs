@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use b70_admission::{OnExisting, Outcome, Progress, Root};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
+use b70_store::{OnExisting, Outcome, Progress, Root};
 
 use crate::error::PackError;
 use crate::import::Import;

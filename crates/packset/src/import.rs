@@ -5,9 +5,9 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-use b70_admission::{EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
 use b70_manifest::pack::{IndexRecord, LoaderContract, PayloadRecord, SourceTensor, TensorIdentity, TensorPack};
 use b70_manifest::{Sha256Hex, UnixTime};
+use b70_store::{EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
 use rustix::fs::{AtFlags, CWD};
 use serde_json::json;
 
@@ -185,7 +185,7 @@ impl Import {
         entry.imported_from = Some(json!({ "set_key": self.from, "path": self.path.display().to_string() }));
         let name = payload_name(entry.key);
         let file_name = name.rsplit('/').next().unwrap_or_default();
-        b70_admission::fault_step("packset.import-link");
+        b70_store::fault_step("packset.import-link");
         let linked = rustix::fs::linkat(
             CWD,
             Path::new(&format!("/proc/self/fd/{}", self.file.as_raw_fd())),

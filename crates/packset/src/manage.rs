@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_admission::{EntryKind, LockGuard, Progress, RelPath, Root, lock, sweep_orphans};
 use b70_manifest::{Sha256Hex, UnixTime};
+use b70_store::{EntryKind, LockGuard, Progress, RelPath, Root, lock, sweep_orphans};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -107,7 +107,7 @@ fn row(key: Sha256Hex, set: &SetDir) -> SetRow {
             row.payload_size_bytes = Some(document.payload_size_bytes);
             row.created_unix = Some(document.created_unix);
         }
-        Err(PackError::Admission(b70_admission::Error::Missing { .. })) => row.status = SetState::Incomplete,
+        Err(PackError::Store(b70_store::Error::Missing { .. })) => row.status = SetState::Incomplete,
         Err(error) => {
             row.status = SetState::Unreadable;
             row.problem = Some(error.to_string());
@@ -162,7 +162,7 @@ pub fn gc(cache_root: &Path, execute: bool) -> Result<GcReport, PackError> {
     for (key, name) in set_folders(&root)? {
         let _guard = match hold(&root, key, execute) {
             Ok(guard) => guard,
-            Err(PackError::Admission(error)) if error.is_timeout() => {
+            Err(PackError::Store(error)) if error.is_timeout() => {
                 report.kept.push(action(&name, error.to_string(), 0));
                 continue;
             }
@@ -181,7 +181,7 @@ fn hold(root: &Root, key: Sha256Hex, execute: bool) -> Result<Option<LockGuard>,
     let locks = if execute { root.create_dir_durable(&folder, 0o755) } else { root.dir(&folder) };
     let locks = match locks {
         Ok(locks) => locks,
-        Err(b70_admission::Error::Missing { .. }) => return Ok(None),
+        Err(b70_store::Error::Missing { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     if !execute && locks.try_stat(&name)?.is_none() {
@@ -189,9 +189,9 @@ fn hold(root: &Root, key: Sha256Hex, execute: bool) -> Result<Option<LockGuard>,
     }
     match lock(&locks, &name, "b70-pack gc", Duration::ZERO, &Progress::NONE) {
         Ok(guard) => Ok(Some(guard)),
-        Err(b70_admission::Error::LockUnsupported { .. }) => Ok(None),
+        Err(b70_store::Error::LockUnsupported { .. }) => Ok(None),
         // Whoever may only read can still ask what would be removed.
-        Err(b70_admission::Error::Io { source, .. })
+        Err(b70_store::Error::Io { source, .. })
             if !execute
                 && matches!(
                     source.kind(),

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use b70_admission::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, What, hash_file};
 use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
+use b70_store::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, What, hash_file};
 use serde_json::json;
 
 use crate::error::PackError;
@@ -135,7 +135,7 @@ impl Model {
         for (file, opened) in self.split.files().iter().zip(&self.opened) {
             let now = FileIdentity::of(file.file(), file.path())?;
             if (now.size, now.mtime_ns, now.ctime_ns) != (opened.size, opened.mtime_ns, opened.ctime_ns) {
-                return Err(b70_admission::Error::ChangedWhileReading {
+                return Err(b70_store::Error::ChangedWhileReading {
                     path: file.path().to_path_buf(),
                     what: "its size or time stamps are not what they were when it was opened".to_owned(),
                 }
@@ -259,15 +259,15 @@ fn refusal(error: SplitError, path: &Path) -> PackError {
             PackError::Io { action: operation, path, source }
         }
         SplitError::Open(OpenError::NotAFile { path, found }) => {
-            b70_admission::Error::Kind { path, found, expected: "regular file" }.into()
+            b70_store::Error::Kind { path, found, expected: "regular file" }.into()
         }
         error => PackError::Model(error.to_string(), path.to_path_buf()),
     }
 }
 
 /// The admission layer's answer to a raised flag, as this crate's.
-pub(crate) fn cancelled(error: b70_admission::Error) -> PackError {
-    if error.is_cancelled() { PackError::Cancelled } else { PackError::Admission(error) }
+pub(crate) fn cancelled(error: b70_store::Error) -> PackError {
+    if error.is_cancelled() { PackError::Cancelled } else { PackError::Store(error) }
 }
 
 fn file_facts(file: &GgufFile) -> GgufFacts {

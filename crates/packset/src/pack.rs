@@ -8,9 +8,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use b70_admission::{ClosedFile, Hasher, Progress, RelPath, Root, TempFile, What};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
+use b70_store::{ClosedFile, Hasher, Progress, RelPath, Root, TempFile, What};
 
 use crate::buffer::Growing;
 use crate::error::PackError;
@@ -200,7 +200,7 @@ pub(crate) fn for_each_band(
     let size = file.metadata().map_err(PackError::io("stat", &path))?.len();
     let payload_len = layout.payload_len(shape)?;
     if size != payload_len {
-        return Err(b70_admission::Error::Size { path, expected: payload_len, found: size }.into());
+        return Err(b70_store::Error::Size { path, expected: payload_len, found: size }.into());
     }
     let rows = band_rows(shape, layout, limit)?;
     let mut buffers = Buffers::default();

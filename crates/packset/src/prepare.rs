@@ -13,9 +13,9 @@ mod run;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use b70_admission::{Progress, Receipt, Root, open_or_create, pool, sweep_orphans};
 use b70_manifest::pack::ToolRecord;
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex};
+use b70_store::{Progress, Receipt, Root, open_or_create, pool, sweep_orphans};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

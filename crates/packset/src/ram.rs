@@ -5,12 +5,12 @@ mod checks;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use b70_admission::{
+use b70_manifest::pack::{PackSet, RamStage};
+use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
+use b70_store::{
     DirOutcome, HostPaths, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, lock,
     open_ram_root, replace_bytes, sweep_orphans,
 };
-use b70_manifest::pack::{PackSet, RamStage};
-use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -169,7 +169,7 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
     fill(set, &document, &manifest, &subject, staging.root(), options)?;
     let proof = subject.prove_copies(staging.root(), &how)?;
     if !proof.is_admitted() {
-        return Err(b70_admission::Error::Mismatches(proof.changed).into());
+        return Err(b70_store::Error::Mismatches(proof.changed).into());
     }
     let outcome = staging
         .commit(&rel(&document.key.to_string()), 0o700, |_| Ok(Some("the stage was damaged or stale".to_owned())))?;
@@ -222,7 +222,7 @@ fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<O
     let name = rel(&format!("{key}.lock"));
     match lock(&locks, &name, "b70-pack stage-ram", options.lock_timeout, &options.progress) {
         Ok(guard) => Ok(Some(guard)),
-        Err(b70_admission::Error::LockUnsupported { .. }) => Ok(None),
+        Err(b70_store::Error::LockUnsupported { .. }) => Ok(None),
         Err(error) => Err(cancelled(error)),
     }
 }

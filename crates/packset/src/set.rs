@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{RelPath, Root};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{LayoutRecord, PackSet, TensorPack};
+use b70_store::{RelPath, Root};
 
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
@@ -38,7 +38,7 @@ impl SetDir {
         let root = Root::open(cache_root)?;
         match root.dir(&rel(&key.to_string())) {
             Ok(root) => Ok(Self { root }),
-            Err(b70_admission::Error::Missing { .. }) => Err(no_set()),
+            Err(b70_store::Error::Missing { .. }) => Err(no_set()),
             Err(error) => Err(error.into()),
         }
     }

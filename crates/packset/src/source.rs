@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use b70_admission::{
+use b70_manifest::Sha256Hex;
+use b70_store::{
     Content, Digests, Expected, Extras, FileIdentity, How, Progress, Receipt, ReceiptFile, RelPath, Root, Subject,
     Verdict, examine, issue, issue_with,
 };
-use b70_manifest::Sha256Hex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -140,7 +140,7 @@ impl SourceSubject {
                     }
                     reasons = reasons_text(&examination.all_reasons());
                 }
-                Err(b70_admission::Reason::ReceiptMissing { .. }) => {}
+                Err(b70_store::Reason::ReceiptMissing { .. }) => {}
                 Err(reason) => reasons.push(reason.to_string()),
             }
         }
@@ -154,7 +154,7 @@ impl SourceSubject {
                     let from = taken;
                     taken += jobs.len();
                     let digest = |index| all.as_ref().and_then(|all| all.get(index)).copied();
-                    (from..taken).map(|index| digest(index).ok_or(b70_admission::Error::Cancelled)).collect()
+                    (from..taken).map(|index| digest(index).ok_or(b70_store::Error::Cancelled)).collect()
                 })
             }
         };

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use b70_admission::RelPath;
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{PackSet, TensorPack};
+use b70_store::RelPath;
 use memmap2::Mmap;
 
 use crate::error::PackError;
@@ -119,7 +119,7 @@ impl Stage {
         let (file, path) = (self.set.root().open_file(&name)?, self.set.root().join(&name));
         let found = file.metadata().map_err(PackError::io("stat", &path))?.len();
         if found != entry.payload.size_bytes {
-            return Err(b70_admission::Error::Size { path, expected: entry.payload.size_bytes, found }.into());
+            return Err(b70_store::Error::Size { path, expected: entry.payload.size_bytes, found }.into());
         }
         #[expect(unsafe_code, reason = "a consumer's slice is a memory map of the payload")]
         // SAFETY: the file is a regular file opened read-only beneath the set's folder, published complete with mode 0444 and

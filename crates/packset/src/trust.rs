@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use b70_admission::{Admission, Content, Expected, Extras, How, Reason, Receipt, RelPath, Root, Subject, admit};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::PackSet;
+use b70_store::{Admission, Content, Expected, Extras, How, Reason, Receipt, RelPath, Root, Subject, admit};
 
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, payload_table_sha256};
@@ -104,7 +104,7 @@ fn store(admission: &Admission, root: &Root) -> Result<(), PackError> {
     {
         match receipt.store(root, &rel(RECEIPT_FILE)) {
             // A folder that cannot be written to keeps no receipt; the bytes were proved all the same.
-            Ok(_) | Err(b70_admission::Error::Io { .. } | b70_admission::Error::NoSpace { .. }) => {}
+            Ok(_) | Err(b70_store::Error::Io { .. } | b70_store::Error::NoSpace { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }

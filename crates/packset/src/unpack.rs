@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{OnExisting, Progress, Root, TempFile};
 use b70_manifest::Sha256Hex;
+use b70_store::{OnExisting, Progress, Root, TempFile};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -57,11 +57,11 @@ pub fn unpack_in(
     let entry = document.tensors.iter().find(|tensor| tensor.identity.tensor_name == name).ok_or_else(no_tensor)?;
     let out = std::path::absolute(out).map_err(PackError::io("resolve", out))?;
     let no_name = || PackError::document(&out, "expected the path of a file to write");
-    let file_name = b70_admission::RelPath::new(out.file_name().ok_or_else(no_name)?)?;
+    let file_name = b70_store::RelPath::new(out.file_name().ok_or_else(no_name)?)?;
     // Not created: a failure would leave it behind.
     let folder = Root::open(out.parent().ok_or_else(no_name)?)?;
     if folder.try_stat(&file_name).map_or(true, |found| found.is_some()) {
-        return Err(b70_admission::Error::Exists { path: out }.into());
+        return Err(b70_store::Error::Exists { path: out }.into());
     }
     let [k, n] = entry.identity.tensor_shape;
     let size = layout.source_len(MatrixShape { k, n })?;

@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use b70_admission::{Progress, RelPath, Root};
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
 use b70_manifest::{EvidenceClass, Sha256Hex, canonical_sha256};
+use b70_store::{Progress, RelPath, Root};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

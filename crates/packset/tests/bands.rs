@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use b70_admission::{LeasedFile, Progress};
 use b70_gguf::types;
 use b70_packset::{SetDir, unpack_in};
+use b70_store::{LeasedFile, Progress};
 use common::Lab;
 use common::models::tensor_bytes;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn check(shapes: &[[u64; 2]], worker_set: u64, jobs: usize) {
     assert_eq!(whole.set_key, banded.set_key);
     let set = lab.set("banded", &banded);
     assert_eq!(fixed(&lab.set("whole", &whole)), fixed(&set), "{shapes:?} in {worker_set} bytes");
-    let pool = b70_admission::pool(2).expect("two threads");
+    let pool = b70_store::pool(2).expect("two threads");
     for tensor in tensors {
         let name = std::str::from_utf8(tensor.0).expect("text");
         let out = lab.folder.path().join(name);

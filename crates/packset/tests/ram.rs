@@ -7,10 +7,10 @@ use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use b70_admission::Progress;
 use b70_packset::{
     Depth, Expectation, Lookup, SetDir, Stage, StageOptions, StageTrust, VerifyStatus, stage_ram, stage_validate,
 };
+use b70_store::Progress;
 use common::Lab;
 use common::models::STANDARD;
 
@@ -49,7 +49,7 @@ fn a_thousand_tamperings_and_not_one_is_trusted() {
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
     let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
-    let pool = b70_admission::pool(2).expect("threads");
+    let pool = b70_store::pool(2).expect("threads");
     let options = StageOptions {
         ram_root: ram.path(),
         uid: rustix::process::geteuid().as_raw(),
@@ -93,7 +93,7 @@ fn a_consumer_takes_slices_from_a_stage() {
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
     let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
-    let pool = b70_admission::pool(1).expect("threads");
+    let pool = b70_store::pool(1).expect("threads");
     let options = StageOptions {
         ram_root: ram.path(),
         uid: rustix::process::geteuid().as_raw(),

@@ -8,11 +8,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use b70_admission::Progress;
 use b70_gguf::types;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::{Explain as _, Sha256Hex};
 use b70_packset::{Model, ModelHash, PackError, PrepareOptions, Prepared, model_hash, prepare};
+use b70_store::Progress;
 use common::models::{MINI_NAMES, STANDARD, mini_plan, write_json};
 use common::{Lab, sha256_of, tool};
 use serde_json::json;

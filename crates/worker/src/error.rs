@@ -46,9 +46,9 @@ pub enum WorkerError {
         /// The error.
         source: io::Error,
     },
-    /// A file operation of the admission layer failed.
+    /// A file operation of the layer below failed.
     #[error(transparent)]
-    Admission(#[from] b70_admission::Error),
+    Store(#[from] b70_store::Error),
     /// The card is not there.
     #[error(transparent)]
     NoCard(#[from] NoSuchCard),
@@ -115,7 +115,7 @@ impl Explain for WorkerError {
             Self::NoWorker { config, .. } => ErrorReport::new("no-such-worker", self.to_string()).path(config),
             Self::NoProfile { config, .. } => ErrorReport::new("no-such-profile", self.to_string()).path(config),
             Self::Io { path, .. } => ErrorReport::new("io", self.to_string()).path(path),
-            Self::Admission(error) => error.report(),
+            Self::Store(error) => error.report(),
             Self::Client(error) => ErrorReport::new(error.code(), self.to_string()),
             Self::Unauthorized { .. } => ErrorReport::new("unauthorized", self.to_string()),
             Self::Proc(_) => ErrorReport::new("proc", self.to_string()),
@@ -133,7 +133,7 @@ impl Explain for WorkerError {
             Self::NoCard(error) => error.exit_code(),
             Self::Pin(error) => error.exit_code(),
             Self::Lease(error) => error.exit_code(),
-            Self::Admission(error) => error.exit_code(),
+            Self::Store(error) => error.exit_code(),
             Self::Blocked { .. } | Self::OtherBuild { .. } => exit::CHECK_FAILED,
             _ => exit::USAGE,
         }

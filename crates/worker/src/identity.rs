@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use b70_admission::{Progress, RelPath, What, hash_file, replace_bytes};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime, state::WorkerIdentity, workers::Worker};
 use b70_procguard::{Host, PidState, ProcessIdentity, Session};
+use b70_store::{Progress, RelPath, What, hash_file, replace_bytes};
 use serde_json::{Map, Value, json};
 
 use crate::{

@@ -5,12 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use b70_admission::{OnExisting, RelPath, Root, publish_bytes};
 use b70_manifest::{
     GpuRef,
     workers::{Arm, CacheType, Common, ExtraArgs, FlashAttention, Profile, SpecType, Worker, Workers},
 };
 use b70_procguard::{redact_arguments, redact_variable};
+use b70_store::{OnExisting, RelPath, Root, publish_bytes};
 
 use crate::{error::WorkerError, lane::Lane};
 

@@ -14,7 +14,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use b70_admission::{HostPaths, memory_limits, resident_bytes};
+use b70_admission::resident_bytes;
+use b70_store::{HostPaths, memory_limits};
 
 use crate::{lane::GpuMode, resolve::ResolvedCommand};
 

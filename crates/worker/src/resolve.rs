@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{How, Look, ModelCache, Progress};
+use b70_admission::{Look, ModelCache};
 use b70_manifest::{
     Sha256Hex,
     state::{ModelChoice, ModelCopy, PackStageChoice},
@@ -10,6 +10,7 @@ use b70_manifest::{
 };
 use b70_packset::{Depth, Layout, StageOptions, VerifyStatus, stage_validate};
 use b70_procguard::{pin_to_card, redact_arguments, redact_variable};
+use b70_store::{How, Progress};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Map;

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use b70_admission::{Root, open_or_create};
+use b70_store::{Root, open_or_create};
 
 use crate::{error::WorkerError, lane::WorkerPaths};
 

@@ -14,8 +14,9 @@ use std::{
     time::Duration,
 };
 
-use b70_admission::{Fingerprint, Known, Sha256, fingerprint_sha256};
+use b70_admission::{Fingerprint, Known, fingerprint_sha256};
 use b70_procguard::{Host, LeaseKind, LeaseRoot, ProcessSignal, Signaller, VerifiedProcess};
+use b70_store::Sha256;
 use b70_worker::{GpuMode, Lane, Outcome, Plan, ResolveOptions, StartChecks, StartOptions, Supervisor, read_identity};
 use serde_json::json;
 use support::{Bench, reasons};
@@ -255,7 +256,7 @@ const STARTER: &str = "B70_TEST_STARTER";
 fn start_and_end(config: &Path) {
     let lane = Lane::load(config).unwrap();
     let host = Host::recorded(&hosts().join("four-b70-idle")).unwrap();
-    let pool = b70_admission::pool(1).unwrap();
+    let pool = b70_store::pool(1).unwrap();
     let resolve = ResolveOptions { layout: None, pool: &pool, uid: 0 };
     let lease_root = config.with_file_name("leases");
     let checks = StartChecks::default();

@@ -7,11 +7,11 @@ use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use b70_admission::Progress;
 use b70_packset::{
     ALL_PLAN, Expectation, Lookup, Model, ModelHash, Plan, PrepareOptions, SetDir, Stage, StageOptions, prepare,
     stage_ram, tool_record,
 };
+use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             ram_root,
             uid: std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self")?),
             min_free: 1 << 30,
-            pool: &b70_admission::pool(0)?,
+            pool: &b70_store::pool(0)?,
             lock_timeout: Duration::from_secs(60),
             progress: Progress::NONE,
         },

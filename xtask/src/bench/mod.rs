@@ -267,7 +267,7 @@ fn machine() -> Value {
         "memory": memory.lines().next().unwrap_or_default(),
         "kernel": process::answer(Command::new("uname").arg("-sr")),
         "load_average_at_start": std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim(),
-        "lane_kernel": b70_admission::LaneKernel::best().name(),
+        "lane_kernel": b70_store::LaneKernel::best().name(),
         "pack_kernel": b70_xe2pack::Kernel::best().name(),
     })
 }

@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
-use b70_admission::{Hasher, LaneKernel, Sha256Lanes, What};
 use b70_packset::{Layout, MatrixShape, Threads};
+use b70_store::{Hasher, LaneKernel, Sha256Lanes, What};
 use b70_xe2pack::Xe2DpasV2;
 use serde_json::{Value, json};
 

@@ -16,5 +16,5 @@ use b70_cli::CliError;
 
 /// A pool with one thread a core.
 fn pool() -> Result<rayon::ThreadPool, CliError> {
-    Ok(b70_admission::pool(0)?)
+    Ok(b70_store::pool(0)?)
 }

@@ -1,10 +1,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use b70_admission::Progress;
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, interrupt_flag, seconds_text};
 use b70_manifest::Sha256Hex;
 use b70_packset::{Model, ModelHash, Plan, PrepareOptions, Prepared, SourceTrust};
+use b70_store::Progress;
 
 use crate::context;
 

@@ -1,9 +1,9 @@
 use std::path::Path;
 
-use b70_admission::Progress;
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
 use b70_packset::{Depth, Expectation, Model, RequirementOutcome, Verification, VerifyOptions, VerifyStatus};
+use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
 use crate::context;

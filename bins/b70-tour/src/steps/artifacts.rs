@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use b70_admission::{
-    Artifact, How, ModelCache, ModelSource, PrepareAction, PrepareRequest, Progress, RegisterRequest, Registry,
-    Reserve, Sha256,
+    Artifact, ModelCache, ModelSource, PrepareAction, PrepareRequest, RegisterRequest, Registry, Reserve,
 };
 use b70_cli::{CliError, bytes_text};
+use b70_store::{How, Progress, Sha256};
 
 use super::{Places, Proof, Tour, expect, told};
 
@@ -15,7 +15,7 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let pool = b70_admission::pool(0)?;
+    let pool = b70_store::pool(0)?;
     let model = places.model.display();
     let mut digest = None;
     Ok(tour.step("ram-cache", format!("b70-cache prepare --model {model} && b70-cache path --model {model}"), || {

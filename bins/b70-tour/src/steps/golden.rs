@@ -7,7 +7,7 @@ use super::{Places, Tour, expect, flip_bit, told};
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let pool = b70_admission::pool(0)?;
+    let pool = b70_store::pool(0)?;
     Ok(tour.step("golden", "b70-golden prepare && b70-golden verify --recompute".to_owned(), || {
         let made =
             prepare(&places.artifacts, &SetParameters::default(), &PrepareOptions::default(), &pool).map_err(told)?;

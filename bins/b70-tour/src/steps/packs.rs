@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use b70_admission::Progress;
 use b70_cli::{CliError, bytes_text};
 use b70_packset::{
     ALL_PLAN, Depth, Expectation, Inspection, Layout as _, Model, ModelHash, PackError, Plan, PrepareOptions, Prepared,
     SetDir, Verification, VerifyOptions, VerifyStatus,
 };
+use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
 use super::{Places, Proof, Tour, expect, flip_bit, told};
@@ -28,7 +28,7 @@ pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<Option<SetDir>
     model::write(model_path)?;
     let layout = Xe2DpasV2::new();
     let plan = Plan::named_or_file(ALL_PLAN, &layout)?;
-    let packs = Packs { model_path, cache_root, layout, plan, pool: b70_admission::pool(0)? };
+    let packs = Packs { model_path, cache_root, layout, plan, pool: b70_store::pool(0)? };
     let model = model_path.display();
     let mut inspection = None;
     let mut prepared = None;

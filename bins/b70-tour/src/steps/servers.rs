@@ -40,7 +40,7 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
         Ok(lane) => lane,
         Err(problem) => return Ok(tour.step("workers", start_command, || Err(problem))),
     };
-    let pool = b70_admission::pool(0)?;
+    let pool = b70_store::pool(0)?;
     let layout = Xe2DpasV2::new();
     let host = Host::real();
     let supervisor = Supervisor {

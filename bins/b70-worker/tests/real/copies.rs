@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use b70_admission::{How, ModelCache, ModelSource, PrepareRequest, Progress, Reserve, Sha256};
+use b70_admission::{ModelCache, ModelSource, PrepareRequest, Reserve};
 use b70_packset::{
     ALL_PLAN, Model, ModelHash, Plan, PrepareOptions, SetDir, StageOptions, prepare, stage_ram, tool_record,
 };
 use b70_procguard::Host;
+use b70_store::{How, Progress, Sha256};
 use b70_xe2pack::Xe2DpasV2;
 use serde_json::{Value, json};
 
@@ -67,7 +68,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
     println!("without a copy: {}", notes(&plan));
     assert!(code == 0 && notes(&plan).contains("no RAM copy:"), "{plan:#}");
 
-    let pool = b70_admission::pool(0).unwrap();
+    let pool = b70_store::pool(0).unwrap();
     let source = ModelSource::open(Path::new(&model)).unwrap();
     let cache = ModelCache::create(&root).unwrap();
     let request = PrepareRequest {
@@ -143,7 +144,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
     assert_eq!(lane.record("w0")["pack_stage"]["bound"], false);
     assert_eq!(lane.run(&["stop", "--execute"]).1, 0);
 
-    let pool = b70_admission::pool(0).unwrap();
+    let pool = b70_store::pool(0).unwrap();
     let how = StageOptions {
         ram_root: ram.path(),
         uid: Host::real().uid(),

@@ -1,16 +1,14 @@
 //! The document of a fresh entry.
 
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
+use b70_store::{Content, RelPath, Root, Sha256};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::entry::{FILES, SHA256_STATUS, ShardRecord, UNVOUCHED};
 use super::{ENTRY_FORMAT, ModelCache, PrepareRequest};
-use crate::digest::{Content, Sha256};
-use crate::documents::{
-    ArtifactError, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known,
-};
-use crate::path::{RelPath, Root};
+use crate::documents::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known};
+use crate::error::AdmissionError;
 
 /// Key in [`CacheCopy::extra`] under which the source's identity is kept when nothing vouches for its digest.
 pub(super) const IDENTITY: &str = "identity";
@@ -23,7 +21,7 @@ impl ModelCache {
         contents: &[(RelPath, Content)],
         copy_seconds: f64,
         staged: &Root,
-    ) -> Result<CacheEntry, ArtifactError> {
+    ) -> Result<CacheEntry, AdmissionError> {
         let now = UnixTime::now();
         let size = request.source.size();
         let first = &contents[0].0;

@@ -4,14 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use b70_procguard::{FileUser, FilesInUse, Host, directory_in_use};
+use b70_store::{Error, Progress, Sha256, fault_step};
 use serde::Serialize;
 
 use super::{ModelCache, constant};
-use crate::digest::Sha256;
-use crate::documents::ArtifactError;
-use crate::error::Error;
-use crate::fault;
-use crate::progress::Progress;
+use crate::error::AdmissionError;
 
 /// One entry of a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -54,22 +51,22 @@ impl DropPlan {
 
 impl ModelCache {
     /// Looks at who uses the entries. A damaged entry can be dropped as well as a good one.
-    pub fn plan_drop(&self, keys: &[Sha256], host: &Host) -> Result<DropPlan, ArtifactError> {
+    pub fn plan_drop(&self, keys: &[Sha256], host: &Host) -> Result<DropPlan, AdmissionError> {
         let plan = keys.iter().map(|key| self.plan_one(key, host)).collect::<Result<_, _>>()?;
         Ok(DropPlan { plan, executed: false })
     }
 
-    fn plan_one(&self, key: &Sha256, host: &Host) -> Result<DropAction, ArtifactError> {
+    fn plan_one(&self, key: &Sha256, host: &Host) -> Result<DropAction, AdmissionError> {
         match self.look_at(key, host) {
             // Another drop came in between: the answer is the same as if it had come before.
-            Err(ArtifactError::Admission(Error::Missing { .. })) => {
-                Err(ArtifactError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
+            Err(AdmissionError::Store(Error::Missing { .. })) => {
+                Err(AdmissionError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
             }
             other => other,
         }
     }
 
-    fn look_at(&self, key: &Sha256, host: &Host) -> Result<DropAction, ArtifactError> {
+    fn look_at(&self, key: &Sha256, host: &Host) -> Result<DropAction, AdmissionError> {
         let folder = self.folder(key)?;
         let path = self.entry_path(key);
         let in_use = directory_in_use(host, &path).map_err(|e| Error::io("find the users of", &path, e))?;
@@ -84,7 +81,7 @@ impl ModelCache {
             .collect();
         let mut size_bytes = 0_u64;
         for (name, _) in folder.raw_entries()? {
-            let size = crate::path::RelPath::new(&name).ok().and_then(|n| folder.stat(&n).ok()).map_or(0, |s| s.size);
+            let size = b70_store::RelPath::new(&name).ok().and_then(|n| folder.stat(&n).ok()).map_or(0, |s| s.size);
             size_bytes = size_bytes.saturating_add(size);
         }
         let role = self.open_entry(key)?.ok().map(|opened| opened.entry.role);
@@ -99,7 +96,7 @@ impl ModelCache {
         host: &Host,
         wait: Duration,
         progress: &Progress<'_>,
-    ) -> Result<DropPlan, ArtifactError> {
+    ) -> Result<DropPlan, AdmissionError> {
         let mut keys: Vec<Sha256> = plan.plan.iter().map(|action| action.key).collect();
         // One order for everyone who takes several locks.
         keys.sort_unstable();
@@ -111,7 +108,7 @@ impl ModelCache {
         let mut now = self.plan_drop(&keys, host)?;
         if now.is_allowed() {
             for action in &now.plan {
-                fault::step("cache.drop");
+                fault_step("cache.drop");
                 self.root.remove_tree(&constant(&action.key.to_string()))?;
             }
             now.executed = true;

@@ -3,16 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use b70_store::{
+    Error, Expected, Extras, FileIdentity, How, Mismatch, Reason, Receipt, RelPath, Result, Root, Sha256, Subject,
+    Trust, Verdict, examine, issue, replace_bytes,
+};
 use serde::Serialize;
 
 use super::{ENTRY_FORMAT, ENTRY_NAME, ModelCache, RECEIPT_NAME, constant, model_sha256};
-use crate::digest::Sha256;
-use crate::documents::{ArtifactError, CacheCopy, CacheEntry};
-use crate::error::{Error, Mismatch, Result};
-use crate::identity::FileIdentity;
-use crate::path::{RelPath, Root};
-use crate::publish::replace_bytes;
-use crate::receipt::{Expected, Extras, How, Reason, Receipt, Subject, Trust, Verdict, examine, issue};
+use crate::documents::{CacheCopy, CacheEntry};
+use crate::error::AdmissionError;
 
 /// The largest `cache-entry.json` that is read.
 const MAX_ENTRY_BYTES: u64 = 4 << 20;
@@ -146,7 +145,7 @@ pub(super) fn check_entry(entry: &CacheEntry, key: &Sha256) -> Result<Vec<Expect
 
 impl ModelCache {
     /// Reads the entry's document. `Ok(Err(why))`: there is one and it is not sound.
-    pub(super) fn open_entry(&self, key: &Sha256) -> Result<Result<Opened, String>, ArtifactError> {
+    pub(super) fn open_entry(&self, key: &Sha256) -> Result<Result<Opened, String>, AdmissionError> {
         let folder = self.folder(key)?;
         let bytes = match folder.read(&constant(ENTRY_NAME), MAX_ENTRY_BYTES) {
             Ok(bytes) => bytes,
@@ -167,13 +166,13 @@ impl ModelCache {
     /// receipt. An entry of the lab's tools has no receipt and is admitted after one [`verify`](ModelCache::verify).
     ///
     /// An entry that is missing or not sound is not an error but a status that is not valid.
-    pub fn status(&self, key: &Sha256, how: &How<'_>) -> Result<CacheStatus, ArtifactError> {
+    pub fn status(&self, key: &Sha256, how: &How<'_>) -> Result<CacheStatus, AdmissionError> {
         let start = std::time::Instant::now();
         let mut status = CacheStatus::new(key);
         let opened = match self.open_entry(key) {
             Ok(Ok(opened)) => opened,
             Ok(Err(why)) => return Ok(status.invalid(why, start)),
-            Err(ArtifactError::NotThere { .. }) => {
+            Err(AdmissionError::NotThere { .. }) => {
                 return Ok(status.invalid("the cache has no copy of it".to_owned(), start));
             }
             Err(e) => return Err(e),
@@ -205,8 +204,8 @@ impl ModelCache {
     /// Rehashes the copy with SHA-256 and renews the record of its last check and the receipt. A copy that is not what
     /// it should be is a status that is not valid, and loses its receipt.
     ///
-    /// A missing entry is [`ArtifactError::NotThere`].
-    pub fn verify(&self, key: &Sha256, wait: Duration, how: &How<'_>) -> Result<CacheStatus, ArtifactError> {
+    /// A missing entry is [`AdmissionError::NotThere`].
+    pub fn verify(&self, key: &Sha256, wait: Duration, how: &How<'_>) -> Result<CacheStatus, AdmissionError> {
         let start = std::time::Instant::now();
         self.folder(key)?;
         let _lock = self.lock(&key.to_string(), "b70-cache verify", wait, &how.progress)?;
@@ -278,7 +277,7 @@ fn first_identity(opened: &Opened) -> Result<FileIdentity> {
 }
 
 /// The record in the document is weaker than the receipt, but what it contradicts is not admitted either way.
-fn recorded_stat_differs(opened: &Opened) -> Result<Option<String>, ArtifactError> {
+fn recorded_stat_differs(opened: &Opened) -> Result<Option<String>, AdmissionError> {
     let stat = match first_identity(opened) {
         Ok(stat) => stat,
         Err(e @ Error::NoOpenat2 { .. }) => return Err(e.into()),

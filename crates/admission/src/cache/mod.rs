@@ -19,6 +19,7 @@ mod warm;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use b70_store::{EntryKind, Error, LockGuard, Progress, RelPath, Result, Root, Sha256, lock, open_or_create};
 pub use drop::{DropAction, DropPlan};
 pub use entry::{CacheStatus, Look};
 pub use prepare::{PrepareAction, PrepareRequest, Prepared, Reserve};
@@ -27,13 +28,7 @@ pub use source::{ModelSource, ModelSourceFile, model_sha256};
 pub use staging::{StagingReport, StagingVerdict};
 pub use warm::{Warmed, WarmedFile};
 
-use crate::digest::Sha256;
-use crate::documents::ArtifactError;
-use crate::error::{Error, Result};
-use crate::lock::{LockGuard, lock};
-use crate::path::{EntryKind, RelPath, Root};
-use crate::progress::Progress;
-use crate::roots::open_or_create;
+use crate::error::AdmissionError;
 
 /// Name of an entry's document.
 pub const ENTRY_NAME: &str = "cache-entry.json";
@@ -92,7 +87,7 @@ impl ModelCache {
     }
 
     /// The keys of the entries that were copied from this path, whatever is there now.
-    pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, ArtifactError> {
+    pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, AdmissionError> {
         let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
         let wanted = absolute.to_string_lossy();
         let mut found = Vec::new();
@@ -116,10 +111,10 @@ impl ModelCache {
         }
     }
 
-    fn folder(&self, key: &Sha256) -> Result<Root, ArtifactError> {
+    fn folder(&self, key: &Sha256) -> Result<Root, AdmissionError> {
         match self.root.dir(&constant(&key.to_string())) {
             Err(Error::Missing { .. }) => {
-                Err(ArtifactError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
+                Err(AdmissionError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
             }
             other => Ok(other?),
         }

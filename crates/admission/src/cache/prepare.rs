@@ -3,6 +3,10 @@
 use std::time::{Duration, Instant};
 
 use b70_manifest::pack::ToolRecord;
+use b70_store::{
+    DirOutcome, Error, FileIdentity, HostPaths, How, Reason, Receipt, Result, Root, Scope, Sha256, StagingDir, Trust,
+    Verdict, admit, fault_step, headroom, sweep_orphans,
+};
 use serde::Serialize;
 
 use super::document::IDENTITY;
@@ -12,15 +16,8 @@ use super::entry::{
 use super::staging::{self, StagingReport};
 use super::transfer::{copy_files, prove_copy, unchanged};
 use super::{ModelCache, ModelSource, RECEIPT_NAME, constant, model_sha256};
-use crate::digest::Sha256;
-use crate::documents::{ArtifactError, CacheEntry, Fingerprint, HostFacts};
-use crate::error::{Error, Result};
-use crate::fault;
-use crate::headroom::{HostPaths, headroom};
-use crate::identity::{FileIdentity, Scope};
-use crate::path::Root;
-use crate::publish::{DirOutcome, StagingDir, sweep_orphans};
-use crate::receipt::{How, Reason, Receipt, Trust, Verdict, admit};
+use crate::documents::{CacheEntry, Fingerprint, HostFacts};
+use crate::error::AdmissionError;
 
 /// How much space must stay free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +120,7 @@ impl ModelCache {
     /// Errors: [`Error::Headroom`] before a byte is written, [`Error::Sha256`] when the source is not the expected
     /// model, [`Error::ChangedWhileReading`] (a short read among them), [`Error::LockTimeout`], [`Error::Cancelled`].
     /// After any of them the cache is as it was.
-    pub fn prepare(&self, request: &PrepareRequest<'_>, how: &How<'_>) -> Result<Prepared, ArtifactError> {
+    pub fn prepare(&self, request: &PrepareRequest<'_>, how: &How<'_>) -> Result<Prepared, AdmissionError> {
         let start = Instant::now();
         let lock_name = request.sha256.map_or_else(
             || format!("path-{}", Sha256::of(request.source.path().as_os_str().as_encoded_bytes())),
@@ -150,11 +147,11 @@ impl ModelCache {
     }
 
     /// Whether the entry is good, by its receipt or else by reading it.
-    fn existing(&self, key: &Sha256, how: &How<'_>) -> Result<Existing, ArtifactError> {
+    fn existing(&self, key: &Sha256, how: &How<'_>) -> Result<Existing, AdmissionError> {
         let mut opened = match self.open_entry(key) {
             Ok(Ok(opened)) => opened,
             Ok(Err(why)) => return Ok(Existing::Damaged(why)),
-            Err(ArtifactError::NotThere { .. }) => return Ok(Existing::None),
+            Err(AdmissionError::NotThere { .. }) => return Ok(Existing::None),
             Err(e) => return Err(e),
         };
         let status = self.status(key, how)?;
@@ -177,7 +174,7 @@ impl ModelCache {
     }
 
     /// The key that an earlier prepare found for this very source, when its identity is still the same.
-    fn unvouched_key(&self, source: &ModelSource) -> Result<Option<Sha256>, ArtifactError> {
+    fn unvouched_key(&self, source: &ModelSource) -> Result<Option<Sha256>, AdmissionError> {
         let path = source.path().to_string_lossy();
         for key in self.keys()? {
             let Ok(Ok(opened)) = self.open_entry(&key) else { continue };
@@ -206,7 +203,7 @@ impl ModelCache {
         damage: Option<String>,
         how: &How<'_>,
         start: Instant,
-    ) -> Result<Prepared, ArtifactError> {
+    ) -> Result<Prepared, AdmissionError> {
         let source = request.source;
         let size = source.size();
         let reserve = request.reserve.bytes(&self.root, size)?;
@@ -218,7 +215,7 @@ impl ModelCache {
             reserve,
         )?;
         let measured = request.measure.then(|| staging::before(source, &how.progress)).transpose()?;
-        fault::step("cache.staging");
+        fault_step("cache.staging");
         let staged = StagingDir::create(&self.root)?;
         let copying = Instant::now();
         let contents = copy_files(request, &staged, how)?;
@@ -234,9 +231,9 @@ impl ModelCache {
         }
         let entry = self.entry(request, &key, &contents, copy_seconds, staged.root())?;
         let receipt_reasons = prove_copy(staged.root(), &key, &contents, how)?;
-        fault::step("cache.entry");
+        fault_step("cache.entry");
         write_entry(staged.root(), &entry)?;
-        fault::step("cache.commit");
+        fault_step("cache.commit");
         let mut why = damage.clone();
         let mut raced_good = false;
         let outcome = staged.commit(&constant(&key.to_string()), 0o755, |_| {
@@ -257,7 +254,7 @@ impl ModelCache {
                     Ok(why.clone())
                 }
                 Ok(Existing::None) => Ok(Some("it vanished".to_owned())),
-                Err(ArtifactError::Admission(e)) => Err(e),
+                Err(AdmissionError::Store(e)) => Err(e),
                 Err(e) => Err(Error::io("judge", self.entry_path(&key), std::io::Error::other(e.to_string()))),
             }
         })?;
@@ -269,7 +266,7 @@ impl ModelCache {
         };
         let opened = match self.open_entry(&key)? {
             Ok(opened) => opened,
-            Err(reason) => return Err(ArtifactError::NotAdmitted { path: self.entry_path(&key), reason }),
+            Err(reason) => return Err(AdmissionError::NotAdmitted { path: self.entry_path(&key), reason }),
         };
         let staging = match measured {
             Some(before) => Some(before.finish(&opened, &how.progress)?),
@@ -298,7 +295,7 @@ fn reuse(
     trust: Trust,
     receipt_reasons: Vec<Reason>,
     start: Instant,
-) -> Result<Prepared, ArtifactError> {
+) -> Result<Prepared, AdmissionError> {
     let unvouched = opened.entry.source.extra.get(SHA256_STATUS).is_some_and(|s| s == UNVOUCHED);
     if unvouched && request.sha256.is_some() {
         // Somebody vouches now for what was only read before.

@@ -1,19 +1,18 @@
 //! How much of a file is in memory: one map that is never dereferenced, and `mincore`.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use b70_store::{Error, Progress, Result};
 use memmap2::{Advice, MmapOptions, MmapRaw};
-
-use crate::error::{Error, Result};
-use crate::progress::Progress;
 
 /// Pages are brought in and counted this many bytes at a time, so that a signal need not wait for a whole model.
 const STEP: usize = 256 << 20;
 
 /// Bytes of a file that are in memory now, in the page cache or because its file system is there. Nothing is read.
 pub fn resident_bytes(path: &Path) -> Result<u64> {
-    let file = crate::path::open_source(path)?;
+    let file = b70_store::open_source(path)?;
     Residency::map(&file, path)?.resident()
 }
 
@@ -91,9 +90,11 @@ pub(super) fn read_range(file: &File, offset: u64, len: u64) -> std::io::Result<
     let mut done = 0;
     while done < len {
         let want = (len - done).min(buffer.len() as u64) as usize;
-        match crate::digest::pread(file, &mut buffer[..want], offset + done)? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            n => done += n as u64,
+        match file.read_at(&mut buffer[..want], offset + done) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n as u64,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
         }
     }
     Ok(())

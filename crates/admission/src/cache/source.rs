@@ -5,11 +5,9 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::digest::Sha256;
-use crate::documents::ArtifactError;
-use crate::error::{Error, Result};
-use crate::identity::FileIdentity;
-use crate::path::{RelPath, open_source};
+use b70_store::{Error, FileIdentity, RelPath, Result, Sha256, open_source};
+
+use crate::error::AdmissionError;
 
 /// Names that the cache keeps for itself beside the model's files.
 pub(super) const RESERVED: [&str; 2] = [super::ENTRY_NAME, super::RECEIPT_NAME];
@@ -35,7 +33,7 @@ pub struct ModelSource {
 
 impl ModelSource {
     /// Opens the model at `path`: any shard stands for the whole set, whose other shards must lie beside it.
-    pub fn open(path: &Path) -> Result<Self, ArtifactError> {
+    pub fn open(path: &Path) -> Result<Self, AdmissionError> {
         let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
         let files = shard_names(&absolute)?.into_iter().map(open_one).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { files })
@@ -52,7 +50,7 @@ impl ModelSource {
     }
 }
 
-fn open_one(path: PathBuf) -> Result<ModelSourceFile, ArtifactError> {
+fn open_one(path: PathBuf) -> Result<ModelSourceFile, AdmissionError> {
     let name = RelPath::new(path.file_name().unwrap_or(OsStr::new("")))?;
     if RESERVED.iter().any(|r| name.as_bytes() == r.as_bytes()) {
         let why = format!("the cache keeps the name {name} for itself; give the model another name");
@@ -80,10 +78,10 @@ fn parse_shard(name: &[u8]) -> Option<(&[u8], u32, u32)> {
     Some((prefix, number(no)?, number(count)?))
 }
 
-fn shard_names(path: &Path) -> Result<Vec<PathBuf>, ArtifactError> {
+fn shard_names(path: &Path) -> Result<Vec<PathBuf>, AdmissionError> {
     let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
     let Some((prefix, no, count)) = parse_shard(name) else { return Ok(vec![path.to_path_buf()]) };
-    let broken = |why: String| ArtifactError::Split { path: path.to_path_buf(), why };
+    let broken = |why: String| AdmissionError::Split { path: path.to_path_buf(), why };
     if no == 0 || no > count {
         return Err(broken(format!("its name says shard {no} of {count}")));
     }

@@ -3,14 +3,12 @@
 use std::fs::File;
 use std::time::Instant;
 
+use b70_store::{Error, FileSystem, Progress, Result};
 use serde::Serialize;
 
 use super::ModelSource;
 use super::entry::Opened;
 use super::residency::{Residency, read_range};
-use crate::error::{Error, Result};
-use crate::identity::FileSystem;
-use crate::progress::Progress;
 
 /// Windows that are measured, and the length of each.
 const WINDOWS: u64 = 8;

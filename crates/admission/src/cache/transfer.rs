@@ -1,16 +1,14 @@
 //! The bytes of a copy: copied, held against their digest, and proven by one more reading.
 
+use b70_store::{
+    Content, Error, Expected, FileIdentity, How, OnExisting, Reason, Receipt, RelPath, Result, Root, Scope, Sha256,
+    StagingDir, TempFile, Verdict, admit,
+};
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 
 use super::entry::{bindings, store_receipt, subject_of};
 use super::{ModelSource, PrepareRequest};
-use crate::digest::{Content, Sha256};
-use crate::documents::ArtifactError;
-use crate::error::{Error, Result};
-use crate::identity::{FileIdentity, Scope};
-use crate::path::{RelPath, Root};
-use crate::publish::{OnExisting, StagingDir, TempFile};
-use crate::receipt::{Expected, How, Reason, Receipt, Verdict, admit};
+use crate::error::AdmissionError;
 
 /// Copies every file, several shards at once over the pool.
 pub(super) fn copy_files(
@@ -58,7 +56,7 @@ pub(super) fn prove_copy(
     key: &Sha256,
     contents: &[(RelPath, Content)],
     how: &How<'_>,
-) -> Result<Vec<Reason>, ArtifactError> {
+) -> Result<Vec<Reason>, AdmissionError> {
     let files: Vec<Expected> = contents
         .iter()
         .map(|(name, c)| Expected { name: name.clone(), size: c.size, sha256: Some(c.sha256) })

@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use b70_store::{How, Sha256};
 use serde::Serialize;
 
 use super::ModelCache;
 use super::residency::Residency;
-use crate::digest::Sha256;
-use crate::documents::ArtifactError;
-use crate::receipt::How;
+use crate::error::AdmissionError;
 
 /// Outcome of [`ModelCache::warm`]. It states residency at this moment and nothing else: pages in memory can be swapped
 /// out again, and a resident file says nothing of how fast a model generates.
@@ -46,15 +45,15 @@ pub struct WarmedFile {
 impl ModelCache {
     /// Maps the admitted copy, brings every page in and counts what is resident.
     ///
-    /// [`ArtifactError::NotAdmitted`] when the entry is not admitted: what is not known to be the model is not warmed.
-    pub fn warm(&self, key: &Sha256, how: &How<'_>) -> Result<Warmed, ArtifactError> {
+    /// [`AdmissionError::NotAdmitted`] when the entry is not admitted: what is not known to be the model is not warmed.
+    pub fn warm(&self, key: &Sha256, how: &How<'_>) -> Result<Warmed, AdmissionError> {
         let status = self.status(key, how)?;
         if !status.valid {
-            return Err(ArtifactError::NotAdmitted { path: self.entry_path(key), reason: status.reason });
+            return Err(AdmissionError::NotAdmitted { path: self.entry_path(key), reason: status.reason });
         }
         let opened = match self.open_entry(key)? {
             Ok(opened) => opened,
-            Err(reason) => return Err(ArtifactError::NotAdmitted { path: self.entry_path(key), reason }),
+            Err(reason) => return Err(AdmissionError::NotAdmitted { path: self.entry_path(key), reason }),
         };
         let start = Instant::now();
         let mut warmed = Warmed {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::digest::Sha256;
+use b70_store::{Sha256, open_source, read_bounded};
+
 use crate::documents::Known;
-use crate::path::{open_source, read_bounded};
 
 /// The largest file of `CMake`'s that is read.
 const MAX_BYTES: u64 = 16 << 20;

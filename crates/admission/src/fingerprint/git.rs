@@ -5,10 +5,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use b70_store::{Hasher, Job, Progress, RelPath, Sha256, What, hash_file};
+
 use super::process::run;
-use crate::digest::{Hasher, Job, Sha256, What, hash_file};
-use crate::path::RelPath;
-use crate::progress::Progress;
 
 /// The most names of untracked files that are read, in bytes.
 const MAX_NAMES: usize = 64 << 20;

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use b70_store::{Sha256, open_source, read_bounded};
 use serde_json::Map;
 
 use super::Doubts;
 use super::process::run;
-use crate::digest::Sha256;
 use crate::documents::{HostFacts, Known};
-use crate::path::{open_source, read_bounded};
 
 /// The largest package database or firmware file that is read.
 const MAX_BYTES: u64 = 256 << 20;

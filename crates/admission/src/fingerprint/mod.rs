@@ -19,16 +19,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_manifest::UnixTime;
+use b70_store::{Error, Job, Progress, Result, Sha256, What, hash_many};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 pub use host::{HostRoots, host_facts};
 
-use crate::digest::{Job, Sha256, What};
-use crate::documents::{ArtifactError, Compiler, Fingerprint, Known, RuntimeSource};
-use crate::error::{Error, Result};
-use crate::many::hash_many;
-use crate::progress::Progress;
+use crate::documents::{Compiler, Fingerprint, Known, RuntimeSource};
+use crate::error::AdmissionError;
 
 /// Format of the document.
 pub const FINGERPRINT_FORMAT: &str = "b70-build-fingerprint-v1";
@@ -108,7 +106,7 @@ pub fn fingerprint(
     request: &FingerprintRequest<'_>,
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
-) -> Result<FingerprintReport, ArtifactError> {
+) -> Result<FingerprintReport, AdmissionError> {
     let runtime = folder(request.runtime)?;
     let build = folder(request.build)?;
     let mut doubts = Doubts::default();
@@ -189,8 +187,8 @@ pub fn fingerprint(
 
 /// The canonical SHA-256 of a fingerprint: of the document without `schema_version`, `format`, `sha256`,
 /// `created_unix`, `created_utc`, `unknown` and `warnings`.
-pub fn fingerprint_sha256(fingerprint: &Fingerprint) -> Result<Sha256, ArtifactError> {
-    let document = |why: String| ArtifactError::Document { path: PathBuf::from(&fingerprint.build_dir), why };
+pub fn fingerprint_sha256(fingerprint: &Fingerprint) -> Result<Sha256, AdmissionError> {
+    let document = |why: String| AdmissionError::Document { path: PathBuf::from(&fingerprint.build_dir), why };
     let Value::Object(mut map) = serde_json::to_value(fingerprint).map_err(|e| document(e.to_string()))? else {
         return Err(document("a fingerprint is an object".to_owned()));
     };
@@ -219,7 +217,7 @@ fn binaries(
     doubts: &mut Doubts,
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
-) -> Result<Built, ArtifactError> {
+) -> Result<Built, AdmissionError> {
     let names: Vec<String> = if request.binaries.is_empty() {
         DEFAULT_BINARIES.iter().map(|&name| name.to_owned()).collect()
     } else {
@@ -229,7 +227,7 @@ fn binaries(
     let mut present: Vec<(String, PathBuf)> = Vec::new();
     for name in names {
         let path = if name.contains('/') { build.join(&name) } else { build.join("bin").join(&name) };
-        if let Err(error) = crate::path::RelPath::new(&name) {
+        if let Err(error) = b70_store::RelPath::new(&name) {
             let pointer = format!("/binaries/{}", token(&name));
             built.binaries.insert(name, doubts.settle(&pointer, Err(error.to_string())));
             continue;
@@ -260,7 +258,7 @@ fn binaries(
         .collect();
     let mut digests = hash_many(&jobs, What::Sha256, pool, progress).into_iter();
     progress.check()?;
-    let known = |result: Option<Result<crate::digest::Digests>>| match result {
+    let known = |result: Option<Result<b70_store::Digests>>| match result {
         Some(Ok(digests)) => Ok(digests.sha256.map_or(Known::Unknown, Known::Value)),
         Some(Err(e)) => Err(e.to_string()),
         None => Ok(Known::Unknown),

@@ -6,13 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use b70_store::{Error, Hasher, Job, Progress, Result, Sha256, What, git_work_tree, hash_many};
+
 use super::git::Git;
-use crate::digest::{Hasher, Job, Sha256, What};
 use crate::documents::Known;
-use crate::error::{Error, Result};
-use crate::many::hash_many;
-use crate::progress::Progress;
-use crate::roots::git_work_tree;
 
 /// Entries of a tree that are looked at.
 const LIMIT: usize = 2_000_000;

@@ -4,15 +4,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
+use b70_store::{
+    EntryKind, Error, Hasher, Job, Mismatch, Progress, RelPath, Result, Root, Scope, Sha256, Source, What, hash_many,
+};
 use serde_json::{Map, Value};
 
-use crate::digest::{Hasher, Job, Sha256, Source, What};
-use crate::documents::{ArtifactError, ArtifactFile};
-use crate::error::{Error, Mismatch, Result};
-use crate::identity::Scope;
-use crate::many::hash_many;
-use crate::path::{EntryKind, RelPath, Root};
-use crate::progress::Progress;
+use crate::documents::ArtifactFile;
+use crate::error::AdmissionError;
 
 /// Entries of a folder that are looked at.
 pub(super) const WALK_LIMIT: usize = 1_000_000;
@@ -120,8 +118,8 @@ impl Artifact {
     /// Reads every byte of the file or folder at `path`, files in parallel.
     ///
     /// A link, a socket, a device, a refused name, an unreadable or changing file, and a folder without any file are
-    /// [`ArtifactError::Unfit`], all of them named.
-    pub fn read(path: &Path, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Self, ArtifactError> {
+    /// [`AdmissionError::Unfit`], all of them named.
+    pub fn read(path: &Path, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Self, AdmissionError> {
         let path = path.canonicalize().map_err(|e| Error::io("resolve", path, e))?;
         let found = Found::look(&path)?;
         let at = |name: &Path| if found.is_file { path.clone() } else { path.join(name) };
@@ -132,7 +130,7 @@ impl Artifact {
         }
         // Reading gigabytes to end in a refusal helps nobody.
         if !faults.is_empty() {
-            return Err(ArtifactError::Unfit(faults));
+            return Err(AdmissionError::Unfit(faults));
         }
         let mut files = Vec::with_capacity(found.files.len());
         for (name, result) in found.hash(pool, progress)? {
@@ -142,7 +140,7 @@ impl Artifact {
             }
         }
         if !faults.is_empty() {
-            return Err(ArtifactError::Unfit(faults));
+            return Err(AdmissionError::Unfit(faults));
         }
         let sha256 = match files[..] {
             [(_, only, _)] if found.is_file => only,

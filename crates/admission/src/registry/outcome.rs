@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use b70_store::Sha256;
 use serde::Serialize;
 
-use crate::digest::Sha256;
 use crate::documents::RegistryRecord;
 
 /// What registering did.

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use b70_store::{Hasher, RelPath, Sha256, What};
+
 use super::artifact::{folder_sha256, recorded_name};
-use crate::digest::{Hasher, Sha256, What};
 use crate::documents::RegistryRecord;
-use crate::path::RelPath;
 
 /// Format of a record.
 pub const REGISTRY_FORMAT: &str = "qwen27-b70-offline-pack-registry-v1";

@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use b70_manifest::model_pack::Revision;
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
+use b70_store::{
+    EntryKind, Error, LockGuard, Progress, RelPath, Result, Root, Sha256, lock, open_or_create, replace_bytes,
+    sweep_orphans,
+};
 use serde_json::Map;
 
 use super::artifact::Artifact;
 use super::outcome::{GcPlan, GcRecord, Listed, RegisterOutcome, Registered};
 use super::record::{BINDING, REGISTRY_FORMAT, pack_key, record_faults, same_but_for_time};
-use crate::digest::Sha256;
-use crate::documents::{ArtifactError, RegisteredArtifact, RegistryRecord};
-use crate::error::{Error, Result};
-use crate::lock::{LockGuard, lock};
-use crate::path::{EntryKind, RelPath, Root};
-use crate::progress::Progress;
-use crate::publish::{replace_bytes, sweep_orphans};
-use crate::roots::open_or_create;
+use crate::documents::{RegisteredArtifact, RegistryRecord};
+use crate::error::AdmissionError;
 
 /// Name of a record's document.
 const RECORD_NAME: &str = "manifest.json";
@@ -84,10 +82,10 @@ impl Registry {
         }
     }
 
-    fn folder(&self, key: &Sha256) -> Result<Root, ArtifactError> {
+    fn folder(&self, key: &Sha256) -> Result<Root, AdmissionError> {
         match self.packs.dir(&constant(&key.to_string())) {
             Err(Error::Missing { .. }) => {
-                Err(ArtifactError::NotThere { what: format!("the key {key}"), root: self.path.clone() })
+                Err(AdmissionError::NotThere { what: format!("the key {key}"), root: self.path.clone() })
             }
             other => Ok(other?),
         }
@@ -95,28 +93,28 @@ impl Registry {
 
     /// Reads a record.
     ///
-    /// [`ArtifactError::NotThere`] without one, [`ArtifactError::Document`] when it cannot be read as one.
-    pub fn show(&self, key: &Sha256) -> Result<RegistryRecord, ArtifactError> {
+    /// [`AdmissionError::NotThere`] without one, [`AdmissionError::Document`] when it cannot be read as one.
+    pub fn show(&self, key: &Sha256) -> Result<RegistryRecord, AdmissionError> {
         let folder = self.folder(key)?;
         let path = self.record_path(key);
         let bytes = match folder.read(&constant(RECORD_NAME), MAX_RECORD_BYTES) {
             Err(Error::Missing { .. }) => {
                 let why = "the folder holds no record; gc removes it".to_owned();
-                return Err(ArtifactError::Document { path, why });
+                return Err(AdmissionError::Document { path, why });
             }
             other => other?,
         };
         let record: RegistryRecord = serde_json::from_slice(&bytes)
-            .map_err(|e| ArtifactError::Document { path: path.clone(), why: e.to_string() })?;
+            .map_err(|e| AdmissionError::Document { path: path.clone(), why: e.to_string() })?;
         if record.format != REGISTRY_FORMAT {
             let why = format!("format is {}, expected {REGISTRY_FORMAT}", record.format);
-            return Err(ArtifactError::Document { path, why });
+            return Err(AdmissionError::Document { path, why });
         }
         Ok(record)
     }
 
     /// Records an artifact's identities. The payload is not copied and not touched.
-    pub fn register(&self, request: &RegisterRequest<'_>, wait: Duration) -> Result<Registered, ArtifactError> {
+    pub fn register(&self, request: &RegisterRequest<'_>, wait: Duration) -> Result<Registered, AdmissionError> {
         for (what, text) in [
             ("packer revision", request.packer_revision),
             ("layout", request.layout),
@@ -124,7 +122,7 @@ impl Registry {
         ] {
             if text.is_empty() || text.chars().any(char::is_control) {
                 let why = format!("the {what} {text:?} is empty or has a control character");
-                return Err(ArtifactError::Document { path: self.path.clone(), why });
+                return Err(AdmissionError::Document { path: self.path.clone(), why });
             }
         }
         let artifact = request.artifact;
@@ -155,8 +153,8 @@ impl Registry {
         };
         let _lock = self.lock("b70-registry register", wait)?;
         let outcome = match self.show(&key) {
-            Err(ArtifactError::NotThere { .. }) => RegisterOutcome::Created,
-            Err(ArtifactError::Document { .. }) => RegisterOutcome::Repaired,
+            Err(AdmissionError::NotThere { .. }) => RegisterOutcome::Created,
+            Err(AdmissionError::Document { .. }) => RegisterOutcome::Repaired,
             Err(e) => return Err(e),
             Ok(old) if !record_faults(&old, &key).is_empty() => RegisterOutcome::Repaired,
             Ok(old) if same_but_for_time(&old, &record) => {
@@ -188,7 +186,7 @@ impl Registry {
     }
 
     /// All records; nothing of the artifacts is read.
-    pub fn list(&self) -> Result<Vec<Listed>, ArtifactError> {
+    pub fn list(&self) -> Result<Vec<Listed>, AdmissionError> {
         let mut listed = Vec::new();
         for key in self.entries()?.into_iter().filter_map(|(_, key)| key) {
             let (record, fault) = match self.show(&key) {
@@ -206,7 +204,7 @@ impl Registry {
 
     /// Which records serve nobody: their artifact is certainly gone, or there is no readable record. A place that
     /// cannot be looked at keeps its record.
-    pub fn plan_gc(&self) -> Result<GcPlan, ArtifactError> {
+    pub fn plan_gc(&self) -> Result<GcPlan, AdmissionError> {
         let mut plan = GcPlan { plan: Vec::new(), kept: 0, executed: false };
         for (path, key) in self.entries()? {
             let Some(key) = key else { continue };
@@ -217,7 +215,7 @@ impl Registry {
                     }
                     _ => None,
                 },
-                Err(ArtifactError::Document { why, .. }) => Some(format!("the record cannot be used: {why}")),
+                Err(AdmissionError::Document { why, .. }) => Some(format!("the record cannot be used: {why}")),
                 Err(_) => None,
             };
             match reason {
@@ -230,7 +228,7 @@ impl Registry {
 
     /// Carries a collection out, after looking again under the registry's lock: a record that is being registered or
     /// repaired meanwhile is not taken for an unreadable one.
-    pub fn gc(&self, wait: Duration) -> Result<GcPlan, ArtifactError> {
+    pub fn gc(&self, wait: Duration) -> Result<GcPlan, AdmissionError> {
         let _lock = self.lock("b70-registry gc", wait)?;
         let mut plan = self.plan_gc()?;
         for record in &plan.plan {
@@ -256,7 +254,7 @@ mod tests {
         std::fs::create_dir(&folder).expect("made");
         let held = registry.lock("b70-registry register", Duration::ZERO).expect("free").expect("supported");
         let refused = registry.gc(Duration::ZERO).expect_err("somebody registers");
-        assert!(matches!(refused, ArtifactError::Admission(Error::LockTimeout { .. })), "{refused}");
+        assert!(matches!(refused, AdmissionError::Store(Error::LockTimeout { .. })), "{refused}");
         assert!(folder.exists());
         drop(held);
         assert!(registry.gc(Duration::ZERO).expect("free").executed);

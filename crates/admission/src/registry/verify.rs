@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use b70_store::{Error, Progress, RelPath, Sha256};
+
 use super::artifact::Found;
 use super::record::{record_faults, recorded_files};
 use super::{Registry, RegistryVerdict};
-use crate::digest::Sha256;
-use crate::documents::ArtifactError;
-use crate::error::Error;
-use crate::path::RelPath;
-use crate::progress::Progress;
+use crate::error::AdmissionError;
 
 impl Registry {
     /// Reads the artifact again and compares every file with the record.
@@ -19,7 +17,7 @@ impl Registry {
         key: &Sha256,
         pool: &rayon::ThreadPool,
         progress: &Progress<'_>,
-    ) -> Result<RegistryVerdict, ArtifactError> {
+    ) -> Result<RegistryVerdict, AdmissionError> {
         let start = std::time::Instant::now();
         let record = self.show(key)?;
         let path = PathBuf::from(&record.artifact.path);
@@ -61,7 +59,7 @@ fn compare(
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
     verdict: &mut RegistryVerdict,
-) -> Result<(), ArtifactError> {
+) -> Result<(), AdmissionError> {
     for (name, result) in found.hash(pool, progress)? {
         let path = name.as_path().to_path_buf();
         match (listed.remove(&name), result) {

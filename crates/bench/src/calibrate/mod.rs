@@ -245,7 +245,7 @@ pub enum CalibrateError {
     Interrupted,
     /// A result could not be written.
     #[error(transparent)]
-    Publish(#[from] b70_admission::Error),
+    Publish(#[from] b70_store::Error),
     /// The client could not be made.
     #[error(transparent)]
     Client(#[from] ClientError),

@@ -123,7 +123,7 @@ impl Calibration {
             self.measure(target, measured, &servers[target.name.as_str()], file, &shared)
         };
         let measure = &measure;
-        let ended: Result<Vec<Ended>, b70_admission::Error> = thread::scope(|scope| {
+        let ended: Result<Vec<Ended>, b70_store::Error> = thread::scope(|scope| {
             scope.spawn(|| watch(&shared, cancel, deadline, &done));
             let ended = if self.options.sequential {
                 work.into_iter().map(measure).collect()
@@ -216,7 +216,7 @@ impl Calibration {
         server: &ServerIdentity,
         file: &ResultFile<'_>,
         shared: &Shared<'_>,
-    ) -> Result<Ended, b70_admission::Error> {
+    ) -> Result<Ended, b70_store::Error> {
         let rows = self.rows_per_endpoint();
         let mut notes = Vec::new();
         let mut samples: Vec<Value> = Vec::new();
@@ -278,7 +278,7 @@ impl Calibration {
         samples: &mut Vec<Value>,
         file: &ResultFile<'_>,
         shared: &Shared<'_>,
-    ) -> Result<Option<String>, b70_admission::Error> {
+    ) -> Result<Option<String>, b70_store::Error> {
         let rows = self.rows_per_endpoint();
         let endpoint = match self.endpoint(target, self.options.deadlines) {
             Ok(endpoint) => endpoint,

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{
-    DirOutcome, Error as AdmissionError, OnExisting, RelPath, Sha256, StagingDir, open_or_create, open_source,
+use b70_manifest::EvidenceClass;
+use b70_store::{
+    DirOutcome, Error as StoreError, OnExisting, RelPath, Sha256, StagingDir, open_or_create, open_source,
     publish_bytes,
 };
-use b70_manifest::EvidenceClass;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -104,7 +104,7 @@ pub fn import(
     publish_bytes(staging.root(), &RelPath::new(DOCUMENT)?, &document, 0o444, OnExisting::Fail)?;
     let outcome = staging.commit(&RelPath::new(id.to_string())?, 0o755, |there| match read_capture(there) {
         Ok(_) => Ok(None),
-        Err(why) => Ok::<_, AdmissionError>(Some(why)),
+        Err(why) => Ok::<_, StoreError>(Some(why)),
     })?;
     let status = if matches!(outcome, DirOutcome::Kept(_)) { "kept" } else { "admitted" };
     Ok(ImportReport {

@@ -31,7 +31,7 @@ const MAX_FILE: u64 = 4 << 30;
 fn read_tensor(path: &Path, name: &str) -> Result<FileTensor, crate::GoldenError> {
     let wrong = |why: String| crate::GoldenError::BadFile { path: path.to_path_buf(), why };
     let io = |e: std::io::Error| crate::GoldenError::Io { action: "read", path: path.to_path_buf(), source: e };
-    let mut file = b70_admission::open_source(path)?;
+    let mut file = b70_store::open_source(path)?;
     let size = file.metadata().map_err(io)?.len();
     if size > MAX_FILE {
         return Err(wrong(format!("{size} bytes; captures of more than {MAX_FILE} bytes are refused")));

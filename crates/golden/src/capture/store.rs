@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{EntryKind, Error as AdmissionError, Job, Progress, RelPath, Root, Source, What, hash_file};
+use b70_store::{EntryKind, Error as StoreError, Job, Progress, RelPath, Root, Source, What, hash_file};
 
 use super::Capture;
 use crate::error::GoldenError;
@@ -44,7 +44,7 @@ pub(super) fn case_folder(case: &str) -> Result<RelPath, GoldenError> {
 pub fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
     let folder = match Root::open(root.join(CAPTURES).join(case_folder(case)?.as_path())) {
         Ok(folder) => folder,
-        Err(AdmissionError::Missing { .. }) => return Ok(Vec::new()),
+        Err(StoreError::Missing { .. }) => return Ok(Vec::new()),
         Err(error) => return Err(error.into()),
     };
     let mut found = Vec::new();

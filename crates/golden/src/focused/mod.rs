@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use b70_admission::{
-    Error as AdmissionError, FingerprintReport, FingerprintRequest, HostRoots, OnExisting, Progress, RelPath, Root,
-    Sha256, What, fingerprint, hash_file, open_or_create, publish_bytes,
-};
+use b70_admission::{FingerprintReport, FingerprintRequest, HostRoots, fingerprint};
 use b70_manifest::golden::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
+use b70_store::{
+    Error as StoreError, OnExisting, Progress, RelPath, Root, Sha256, What, hash_file, open_or_create, publish_bytes,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -264,7 +264,7 @@ impl RunFolder {
                 return Ok(Self(runs.create_dir_durable(&name, 0o755)?));
             }
         }
-        Err(AdmissionError::Exists { path: runs.path().to_path_buf() }.into())
+        Err(StoreError::Exists { path: runs.path().to_path_buf() }.into())
     }
 
     fn log(&self, index: usize, op: &str) -> Result<(PathBuf, std::fs::File), GoldenError> {

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{
-    EntryKind, Error as AdmissionError, Progress, RelPath, Root, Sha256, What, hash_file, open_or_create, replace_bytes,
-};
 use b70_manifest::golden::{FocusedResult, FocusedStatus};
+use b70_store::{
+    EntryKind, Error as StoreError, Progress, RelPath, Root, Sha256, What, hash_file, open_or_create, replace_bytes,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ pub(super) fn look_up(
     let path = folder(root);
     let folder = match Root::open(&path) {
         Ok(folder) => folder,
-        Err(AdmissionError::Missing { .. }) => {
+        Err(StoreError::Missing { .. }) => {
             return Ok(Err(vec![format!("no pass is recorded in {}", path.display())]));
         }
         Err(error) => return Err(error.into()),
@@ -73,7 +73,7 @@ pub(super) fn look_up(
         Ok(bytes) => {
             return Ok(proven(&bytes, key).map_err(|why| vec![format!("the pass of this key is no proof: {why}")]));
         }
-        Err(AdmissionError::Missing { .. }) => {}
+        Err(StoreError::Missing { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let mut others: Vec<(i64, RelPath)> = folder

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use b70_admission::{Error as AdmissionError, open_source};
 use b70_procguard::{
     Cards, GpuRef, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict, pin_to_card,
 };
+use b70_store::{Error as StoreError, open_source};
 use serde_json::{Value, json};
 
 use crate::error::GoldenError;
@@ -188,7 +188,7 @@ pub fn source_of_build(build: &Path) -> Result<PathBuf, GoldenError> {
     let wrong = |why: &str| GoldenError::BadFile { path: path.clone(), why: why.to_owned() };
     let file = match open_source(&path) {
         Ok(file) => file,
-        Err(AdmissionError::Missing { .. }) => return Err(wrong("there is none; name the source tree with --runtime")),
+        Err(StoreError::Missing { .. }) => return Err(wrong("there is none; name the source tree with --runtime")),
         Err(error) => return Err(error.into()),
     };
     let mut bytes = Vec::new();

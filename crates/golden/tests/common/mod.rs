@@ -8,7 +8,7 @@ use b70_golden::{BLOCK, Mt19937, SetParameters, Tensor, generate};
 
 /// A pool of that many threads.
 pub fn pool(threads: usize) -> rayon::ThreadPool {
-    b70_admission::pool(threads).expect("threads can be started")
+    b70_store::pool(threads).expect("threads can be started")
 }
 
 /// The tensors of a set, by name.

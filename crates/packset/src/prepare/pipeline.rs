@@ -20,8 +20,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use b70_admission::{ClosedFile, Digests, Hasher, LaneKernel, Progress, Region, What, read_back};
 use b70_manifest::Sha256Hex;
+use b70_store::{ClosedFile, Digests, Hasher, LaneKernel, Progress, Region, What, read_back};
 
 use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Bytes, Growing};

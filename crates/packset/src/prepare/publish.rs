@@ -1,8 +1,8 @@
 //! The documents of a finished run: index, checksum list and manifest.
 
-use b70_admission::replace_bytes;
 use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, TensorPack};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
+use b70_store::replace_bytes;
 
 use super::run::{Account, Counts, Run, json_bytes};
 use crate::error::PackError;

@@ -4,9 +4,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use b70_admission::{ClosedFile, LockGuard, Outcome, Root, lock, replace_bytes, sweep_orphans};
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack};
 use b70_manifest::{Sha256Hex, canonical_sha256};
+use b70_store::{ClosedFile, LockGuard, Outcome, Root, lock, replace_bytes, sweep_orphans};
 use serde::Serialize;
 
 use super::pieces::Wanted;
@@ -385,7 +385,7 @@ fn take_lock(cache: &Root, set_key: Sha256Hex, options: &PrepareOptions<'_>) -> 
     match lock(&locks, &name, "b70-pack prepare", options.lock_timeout, &options.progress) {
         Ok(guard) => Ok(Some(guard)),
         // Two unlocked runs do the same work twice and publish the same bytes; nothing is lost.
-        Err(b70_admission::Error::LockUnsupported { .. }) => Ok(None),
+        Err(b70_store::Error::LockUnsupported { .. }) => Ok(None),
         Err(error) => Err(cancelled(error)),
     }
 }
@@ -414,7 +414,7 @@ fn check_space(
     let available = stat.f_bavail.saturating_mul(stat.f_frsize);
     // A file system that states no size (an unlimited tmpfs) says nothing here; writes are checked anyway.
     if stat.f_blocks > 0 && available < needed {
-        return Err(b70_admission::Error::Headroom {
+        return Err(b70_store::Error::Headroom {
             path: cache.path().to_path_buf(),
             needed,
             reserve: 0,

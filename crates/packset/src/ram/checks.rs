@@ -1,8 +1,8 @@
 //! What a validation of a stage looks at beside the payloads' receipt.
 
-use b70_admission::{Job, Source, What, hash_many};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{PackSet, RamStage};
+use b70_store::{Job, Source, What, hash_many};
 
 use super::{MAX_STAGE_FILE_BYTES, StageOptions, StageReport, stage_format, write_stage_file};
 use crate::error::PackError;
@@ -130,9 +130,7 @@ pub(super) fn check_deep(
                 }
             }
             Err(PackError::Cancelled) => return Err(PackError::Cancelled),
-            Err(
-                error @ PackError::Admission(b70_admission::Error::Size { .. } | b70_admission::Error::Missing { .. }),
-            ) => {
+            Err(error @ PackError::Store(b70_store::Error::Size { .. } | b70_store::Error::Missing { .. })) => {
                 failures.add(format!("ram-payload-size:{name}"), error.to_string());
             }
             Err(error) => failures.add(format!("ram-payload-sha256:{name}"), error.to_string()),

@@ -1,7 +1,7 @@
 //! The parts of a verification that read every payload.
 
-use b70_admission::{Job, RelPath, Source, What, hash_many};
 use b70_manifest::pack::PackSet;
+use b70_store::{Job, RelPath, Source, What, hash_many};
 
 use super::{Failures, VerifyOptions};
 use crate::error::PackError;

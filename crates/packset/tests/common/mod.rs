@@ -6,10 +6,10 @@ pub mod models;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_admission::Progress;
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::ToolRecord;
 use b70_packset::{Layout, Model, ModelHash, Plan, PrepareOptions, Prepared, prepare_in};
+use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 use tempfile::TempDir;
 

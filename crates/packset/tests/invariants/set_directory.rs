@@ -6,9 +6,9 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
-use b70_admission::{Progress, Receipt};
 use b70_manifest::pack::PackSet;
 use b70_packset::{Depth, Expectation, SetDir, Stage, VerifyOptions, VerifyStatus, gc, list, verify};
+use b70_store::{Progress, Receipt};
 
 use super::common::Lab;
 use super::common::models::STANDARD;
@@ -47,7 +47,7 @@ fn base() -> Base {
         })
         .collect();
     let root = set.parent().expect("a set lies in a root").to_path_buf();
-    Base { lab, root, set, documents, pool: b70_admission::pool(1).expect("threads") }
+    Base { lab, root, set, documents, pool: b70_store::pool(1).expect("threads") }
 }
 
 /// The first byte chooses a document, the second how the rest changes it: as its whole content, or as edits of four bytes

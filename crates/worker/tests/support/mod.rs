@@ -72,7 +72,7 @@ impl Bench {
         // Verdicts about cards come from a recorded host, so that other servers of this machine do not matter.
         let host =
             Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/four-b70-idle")).unwrap();
-        let pool = b70_admission::pool(1).unwrap();
+        let pool = b70_store::pool(1).unwrap();
         Self {
             dir,
             document,

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink};
 use std::path::Path;
 
-use b70_admission::Trust;
+use b70_store::Trust;
 
 use crate::common::{bytes, disk, memory, name};
 use crate::set::Set;

@@ -273,7 +273,7 @@ impl Lane {
 /// SHA-256 of several independent streams, fed side by side.
 ///
 /// ```
-/// use b70_admission::{LaneKernel, Sha256, Sha256Lanes};
+/// use b70_store::{LaneKernel, Sha256, Sha256Lanes};
 ///
 /// let mut lanes = Sha256Lanes::new(2, LaneKernel::best());
 /// lanes.update(&[b"first ", b"another stream"]);

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use b70_admission::{
+use b70_store::{
     Error, Evidence, Expected, Extras, FsKind, HostPaths, How, OnExisting, Progress, Quiet, Reason, Receipt,
     StagingDir, Subject, TempFile, Trust, Verdict, admit, examine, headroom, issue, open_ram_root, pool, publish_bytes,
     replace_bytes, sweep_orphans,
@@ -205,11 +205,11 @@ fn a_tmpfs_without_a_limit() {
 const SIZE: usize = 5000;
 
 fn expected(text: &str, data: &[u8]) -> Expected {
-    Expected { name: name(text), size: data.len() as u64, sha256: Some(b70_admission::Sha256::of(data)) }
+    Expected { name: name(text), size: data.len() as u64, sha256: Some(b70_store::Sha256::of(data)) }
 }
 
 fn with<T>(
-    top: &b70_admission::Root,
+    top: &b70_store::Root,
     files: &[Expected],
     quiet: Quiet,
     act: impl FnOnce(&Subject<'_>, &How<'_>) -> T,
@@ -222,7 +222,7 @@ fn with<T>(
     act(&subject, &how)
 }
 
-fn verdict(top: &b70_admission::Root, files: &[Expected], quiet: Quiet) -> Verdict {
+fn verdict(top: &b70_store::Root, files: &[Expected], quiet: Quiet) -> Verdict {
     with(top, files, quiet, |subject, how| issue(subject, how).expect("the bytes are right"))
 }
 
@@ -318,8 +318,7 @@ fn read_only_roots() {
             replace_bytes(&top, &name("f"), b"x", 0o644).expect_err("read-only"),
             StagingDir::create(&top).expect_err("read-only"),
             top.create_dir_durable(&name("d"), 0o755).map(drop).expect_err("read-only"),
-            b70_admission::lock(&top, &name("l"), "me", std::time::Duration::ZERO, &Progress::NONE)
-                .expect_err("read-only"),
+            b70_store::lock(&top, &name("l"), "me", std::time::Duration::ZERO, &Progress::NONE).expect_err("read-only"),
         ] {
             assert!(error.to_string().contains("Read-only file system"), "{error}");
         }
@@ -399,8 +398,8 @@ fn files_of_another_user() {
 
 /// A scratch folder on a disk file system that others may enter, whatever the build's folder is on.
 fn disk_for_others() -> tempfile::TempDir {
-    let dir = tempfile::Builder::new().prefix("admission-").tempdir_in("/var/tmp").expect("a folder");
-    let kind = b70_admission::FileSystem::of(root(dir.path()), dir.path()).expect("asked").kind;
+    let dir = tempfile::Builder::new().prefix("store-").tempdir_in("/var/tmp").expect("a folder");
+    let kind = b70_store::FileSystem::of(root(dir.path()), dir.path()).expect("asked").kind;
     assert!(kind.may_hold_receipts() && !kind.in_memory(), "/var/tmp must be on ext4, xfs or btrfs, is on {kind:?}");
     dir
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use b70_admission::{
+use b70_store::{
     Error, FileIdentity, FileSystem, FsKind, HostPaths, RootKind, Scope, default_root, git_work_tree, headroom,
     open_or_create, open_ram_root, refuse_in_git,
 };

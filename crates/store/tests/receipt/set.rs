@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use b70_admission::{
+use b70_store::{
     Admission, Expected, Extras, How, Receipt, RelPath, Root, Sha256, Subject, Verdict, admit, issue, pool,
 };
 
@@ -80,7 +80,7 @@ impl Set {
     pub(crate) fn opened(path: &Path) -> Self {
         let root = root(path);
         let receipt = Receipt::load(&root, &name(RECEIPT)).expect("stored by the parent");
-        let expected = |f: &b70_admission::ReceiptFile| Expected {
+        let expected = |f: &b70_store::ReceiptFile| Expected {
             name: f.name.clone(),
             size: f.identity.size,
             sha256: Some(f.sha256),

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use b70_admission::{
+use b70_store::{
     Digests, Error, Hasher, Job, LaneKernel, LeasedFile, Progress, Source, What, hash_file, hash_many_with, pool,
 };
 

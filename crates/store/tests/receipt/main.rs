@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use b70_admission::{
+use b70_store::{
     Content, Error, Evidence, Expected, Progress, Quiet, Reason, Receipt, Sha256, Standing, Trust, Verdict, admit,
     examine, issue,
 };
@@ -204,7 +204,7 @@ fn damaged_forged_and_foreign_receipts_are_not_believed() {
     }
     // A receipt with a wrong BLAKE3 but a right checksum: only someone with our rights can make one; SHA-256 decides.
     let mut wrong = receipt.clone();
-    wrong.files[0].blake3 = b70_admission::Blake3([7; 32]);
+    wrong.files[0].blake3 = b70_store::Blake3([7; 32]);
     assert!(Receipt::from_bytes(&wrong.to_bytes(), path.clone()).is_err());
 
     std::fs::write(&path, &text).expect("written");

@@ -7,17 +7,17 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use b70_admission::{RelPath, Root};
+use b70_store::{RelPath, Root};
 
 /// A scratch folder in the build's own temporary directory: a real disk file system in most checkouts.
 pub(crate) fn disk() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("admission-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch folder")
+    tempfile::Builder::new().prefix("store-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch folder")
 }
 
 /// A scratch folder in memory.
 pub(crate) fn memory() -> tempfile::TempDir {
     tempfile::Builder::new()
-        .prefix("admission-")
+        .prefix("store-")
         .tempdir_in("/dev/shm")
         .expect("these tests need a tmpfs at /dev/shm: mount -t tmpfs tmpfs /dev/shm")
 }

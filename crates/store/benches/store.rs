@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::path::PathBuf;
 
-use b70_admission::{
+use b70_store::{
     Expected, Extras, How, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Sha256Lanes,
     Source, Subject, TempFile, Verdict, What, admit, examine, hash_file, hash_many, hash_many_with, issue, pool,
 };

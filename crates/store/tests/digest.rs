@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use b70_admission::{
+use b70_store::{
     Blake3, Content, Error, Hasher, Job, Progress, Sha256, Source, What, hash_file, hash_many, open_source, pool,
 };
 use proptest::prelude::*;
@@ -223,13 +223,13 @@ fn names_need_not_be_utf8() {
     let dir = disk();
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe mod\xe8l");
     std::fs::write(dir.path().join(odd), b"abc").expect("written");
-    let rel = b70_admission::RelPath::new(odd).expect("allowed");
+    let rel = b70_store::RelPath::new(odd).expect("allowed");
     let top = root(dir.path());
     let found = hash_file(Source::Beneath(&top, &rel), What::Sha256, &Progress::NONE).expect("hashed");
     assert_eq!(found.sha256, Some(Sha256::of(b"abc")));
     let json = serde_json::to_string(&rel).expect("serializes");
     assert_eq!(json, r#"{"hex":"fffe206d6f64e86c"}"#);
-    assert_eq!(serde_json::from_str::<b70_admission::RelPath>(&json).expect("parses"), rel);
+    assert_eq!(serde_json::from_str::<b70_store::RelPath>(&json).expect("parses"), rel);
 }
 
 #[test]

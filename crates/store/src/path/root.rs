@@ -237,7 +237,7 @@ impl Root {
     }
 
     /// Names and kinds without the grammar: also what a sweep must be able to remove.
-    pub(crate) fn raw_entries(&self) -> Result<Vec<(OsString, EntryKind)>> {
+    pub fn raw_entries(&self) -> Result<Vec<(OsString, EntryKind)>> {
         let error = |e: Errno| Error::io("list", &self.path, e);
         let mut entries = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd).map_err(error)? {
@@ -270,7 +270,7 @@ impl Root {
     }
 
     /// Like [`Root::walk`], whatever the names, unsorted. One directory is open at a time.
-    pub(crate) fn walk_raw(&self, limit: usize) -> Result<Vec<(PathBuf, EntryKind)>> {
+    pub fn walk_raw(&self, limit: usize) -> Result<Vec<(PathBuf, EntryKind)>> {
         let mut entries = Vec::new();
         let mut pending = vec![None::<PathBuf>];
         while let Some(prefix) = pending.pop() {
@@ -377,7 +377,8 @@ pub fn open_source(path: impl AsRef<Path>) -> Result<File> {
     open_regular(path.as_ref())
 }
 
-pub(crate) fn read_bounded(file: &File, path: &Path, limit: u64) -> Result<Vec<u8>> {
+/// All of an open file of at most `limit` bytes, as [`Root::read`] does it; `path` is the one to name in errors.
+pub fn read_bounded(file: &File, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let len = file.metadata().map_err(|e| Error::io("stat", path, e))?.len();
     if len > limit {
         return Err(Error::TooLarge { path: path.to_path_buf(), limit, found: len });

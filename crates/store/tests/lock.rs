@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use b70_admission::{Error, Progress, lock, lock_all};
+use b70_store::{Error, Progress, lock, lock_all};
 
 use common::{Talker, answer, child, disk, job, name, root, run};
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use b70_admission::{
+use b70_store::{
     Content, DirOutcome, Error, OnExisting, Outcome, Progress, Reservation, Root, Sha256, StagingDir, TempFile,
     fault_step, publish_bytes, replace_bytes, sweep_orphans,
 };

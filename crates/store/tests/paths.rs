@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use b70_admission::{Error, NameFault, OnExisting, Progress, RelPath, Root, TempFile, publish_bytes, replace_bytes};
+use b70_store::{Error, NameFault, OnExisting, Progress, RelPath, Root, TempFile, publish_bytes, replace_bytes};
 use proptest::prelude::*;
 
 use common::{disk, name, root, tree};

@@ -4,7 +4,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use b70_admission::{
+use b70_store::{
     Content, Error, Job, LaneKernel, LeasedFile, OnExisting, Progress, Region, Sha256, Sha256Lanes, TempFile, What,
     hash_many_with, pool, read_back,
 };
