@@ -1,49 +1,20 @@
 //! 256-bit vectors: two rows, four apart, in one register; eight rows transposed at a time.
 #![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
-#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,
     reason = "only inside a caller that enables the instruction set is the code compiled for it"
 )]
-#![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
+#![expect(unsafe_code, reason = "intrinsics; only a detected kernel leads here")]
 
 use std::arch::x86_64::*;
 
 use super::sse41::{load_scales, store_scales};
-use super::view::{Tiles, TilesMut};
-use super::x86::{self, Vector};
+use super::x86::{Vector, compiled_for};
 
-/// Proof that the CPU has AVX2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx2(());
+/// Rearranges with AVX2.
+struct Avx2;
 
-impl Avx2 {
-    pub(super) fn detect() -> Option<Self> {
-        is_x86_feature_detected!("avx2").then_some(Self(()))
-    }
-
-    pub(super) fn pack(self, source: &[u8], out: &mut TilesMut<'_>) {
-        // SAFETY: `self` exists, so `detect` found the feature.
-        unsafe { pack(source, out) }
-    }
-
-    pub(super) fn unpack(self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-        // SAFETY: as in `pack`.
-        unsafe { unpack(payload, first_tile, rows) }
-    }
-}
-
-#[target_feature(enable = "avx2")]
-fn pack(source: &[u8], out: &mut TilesMut<'_>) {
-    // SAFETY: this function has the feature.
-    unsafe { x86::pack::<Avx2>(source, out) }
-}
-
-#[target_feature(enable = "avx2")]
-fn unpack(payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-    // SAFETY: this function has the feature.
-    unsafe { x86::unpack::<Avx2>(payload, first_tile, rows) }
-}
+compiled_for!(Avx2, "avx2", "avx2 (x86-64)", enable = "avx2", detect = "avx2");
 
 impl Vector for Avx2 {
     #[inline(always)]

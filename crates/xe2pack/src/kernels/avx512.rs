@@ -1,49 +1,20 @@
 //! 512-bit vectors: four rows, four apart, in one register; a whole tile in four.
 #![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
-#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,
     reason = "only inside a caller that enables the instruction set is the code compiled for it"
 )]
-#![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
+#![expect(unsafe_code, reason = "intrinsics; only a detected kernel leads here")]
 
 use std::arch::x86_64::*;
 
 use super::sse41::{load_scales, store_scales};
-use super::view::{Tiles, TilesMut};
-use super::x86::{self, Vector};
+use super::x86::{Vector, compiled_for};
 
-/// Proof that the CPU has AVX-512 F and BW.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx512(());
+/// Rearranges with AVX-512 F and BW.
+pub(super) struct Avx512;
 
-impl Avx512 {
-    pub(super) fn detect() -> Option<Self> {
-        (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw")).then_some(Self(()))
-    }
-
-    pub(super) fn pack(self, source: &[u8], out: &mut TilesMut<'_>) {
-        // SAFETY: `self` exists, so `detect` found the features.
-        unsafe { pack(source, out) }
-    }
-
-    pub(super) fn unpack(self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-        // SAFETY: as in `pack`.
-        unsafe { unpack(payload, first_tile, rows) }
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw")]
-fn pack(source: &[u8], out: &mut TilesMut<'_>) {
-    // SAFETY: this function has the features.
-    unsafe { x86::pack::<Avx512>(source, out) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw")]
-fn unpack(payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-    // SAFETY: this function has the features.
-    unsafe { x86::unpack::<Avx512>(payload, first_tile, rows) }
-}
+compiled_for!(Avx512, "avx512", "avx512f and avx512bw (x86-64)", enable = "avx512f,avx512bw", detect = "avx512f" "avx512bw");
 
 impl Vector for Avx512 {
     #[inline(always)]

@@ -1,52 +1,22 @@
 //! As [`super::avx512`], with VBMI's multishift: one instruction picks any eight bits of a 64-bit lane for each byte, so
 //! that regrouping nibbles takes two of them and a bit selection instead of shifts, selections and a byte shuffle.
 #![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
-#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,
     reason = "only inside a caller that enables the instruction set is the code compiled for it"
 )]
-#![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
+#![expect(unsafe_code, reason = "intrinsics; only a detected kernel leads here")]
 
 use std::arch::x86_64::*;
 
 use super::avx512::{Avx512, load_groups, load_rows, store_groups, store_rows, transpose};
 use super::sse41::{load_scales, store_scales};
-use super::view::{Tiles, TilesMut};
-use super::x86::{self, Vector};
+use super::x86::{Vector, compiled_for};
 
-/// Proof that the CPU has AVX-512 F, BW and VBMI.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Avx512Vbmi(());
+/// Rearranges with AVX-512 F, BW and VBMI.
+struct Avx512Vbmi;
 
-impl Avx512Vbmi {
-    pub(super) fn detect() -> Option<Self> {
-        Avx512::detect()?;
-        is_x86_feature_detected!("avx512vbmi").then_some(Self(()))
-    }
-
-    pub(super) fn pack(self, source: &[u8], out: &mut TilesMut<'_>) {
-        // SAFETY: `self` exists, so `detect` found the features.
-        unsafe { pack(source, out) }
-    }
-
-    pub(super) fn unpack(self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-        // SAFETY: as in `pack`.
-        unsafe { unpack(payload, first_tile, rows) }
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn pack(source: &[u8], out: &mut TilesMut<'_>) {
-    // SAFETY: this function has the features.
-    unsafe { x86::pack::<Avx512Vbmi>(source, out) }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn unpack(payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-    // SAFETY: this function has the features.
-    unsafe { x86::unpack::<Avx512Vbmi>(payload, first_tile, rows) }
-}
+compiled_for!(Avx512Vbmi, "avx512vbmi", "avx512f, avx512bw and avx512vbmi (x86-64)", enable = "avx512f,avx512bw,avx512vbmi", detect = "avx512f" "avx512bw" "avx512vbmi");
 
 impl Vector for Avx512Vbmi {
     #[inline(always)]

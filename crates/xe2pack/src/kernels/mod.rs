@@ -1,8 +1,7 @@
 //! Kernels and the one place where one is chosen.
 //!
 //! A [`Kernel`] can only be obtained from the functions of this module, which detect what the CPU has: safe code cannot
-//! name an instruction set that is not there. Inside, each instruction set is a token type whose only constructor is
-//! its detection.
+//! name an instruction set that is not there.
 
 mod scalar;
 mod view;
@@ -30,13 +29,32 @@ const PIECE_TILES: usize = 2;
 /// Pieces of work for each thread of a pool, so that a thread delayed by something else costs little.
 const PIECES_PER_THREAD: usize = 8;
 
-/// Names of all kernels, slowest first, with the CPU features each needs.
-const KNOWN: [(&str, &str); 5] = [
-    ("scalar", ""),
-    ("sse41", "sse4.1 (x86-64)"),
-    ("avx2", "avx2 (x86-64)"),
-    ("avx512", "avx512f and avx512bw (x86-64)"),
-    ("avx512vbmi", "avx512f, avx512bw and avx512vbmi (x86-64)"),
+/// One implementation: its two functions, and what the CPU must have for them.
+struct Implementation {
+    name: &'static str,
+    /// For people; empty when nothing is needed.
+    needs: &'static str,
+    detect: fn() -> bool,
+    /// Packs rows from the first of the tiles on. Safe to call where `detect` says yes.
+    pack: unsafe fn(&[u8], &mut TilesMut<'_>),
+    /// Unpacks the tiles from the given one on into rows. Safe to call where `detect` says yes.
+    unpack: unsafe fn(Tiles<'_>, usize, &mut [u8]),
+}
+
+static SCALAR: Implementation =
+    Implementation { name: "scalar", needs: "", detect: || true, pack: scalar::pack, unpack: scalar::unpack };
+
+/// All of them, slowest first.
+static KNOWN: &[&Implementation] = &[
+    &SCALAR,
+    #[cfg(target_arch = "x86_64")]
+    &sse41::IMPLEMENTATION,
+    #[cfg(target_arch = "x86_64")]
+    &avx2::IMPLEMENTATION,
+    #[cfg(target_arch = "x86_64")]
+    &avx512::IMPLEMENTATION,
+    #[cfg(target_arch = "x86_64")]
+    &avx512vbmi::IMPLEMENTATION,
 ];
 
 /// An implementation of packing and unpacking that this CPU can run.
@@ -48,21 +66,22 @@ const KNOWN: [(&str, &str); 5] = [
 /// assert!(Kernel::by_name("scalar").is_ok());
 /// assert!(Kernel::by_name("abacus").is_err());
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kernel(Isa);
+#[derive(Clone, Copy)]
+pub struct Kernel(&'static Implementation);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Isa {
-    Scalar,
-    #[cfg(target_arch = "x86_64")]
-    Sse41(sse41::Sse41),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(avx2::Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512),
-    #[cfg(target_arch = "x86_64")]
-    Avx512Vbmi(avx512vbmi::Avx512Vbmi),
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.name)
+    }
 }
+
+impl PartialEq for Kernel {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Kernel {}
 
 /// A kernel that was asked for by name and cannot be given.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -91,12 +110,12 @@ pub enum KernelError {
 impl Kernel {
     /// The kernels this CPU can run, slowest first; `scalar` is always there.
     pub fn available() -> Vec<Self> {
-        KNOWN.iter().filter_map(|(name, _)| Self::detect(name)).collect()
+        KNOWN.iter().filter_map(|implementation| Self::detect(implementation)).collect()
     }
 
     /// Names of all kernels of the crate, slowest first, whether or not this CPU can run them.
-    pub fn known() -> [&'static str; KNOWN.len()] {
-        KNOWN.map(|(name, _)| name)
+    pub fn known() -> Vec<&'static str> {
+        KNOWN.iter().map(|implementation| implementation.name).collect()
     }
 
     /// The kernel called `name`.
@@ -104,59 +123,39 @@ impl Kernel {
     /// # Errors
     /// [`KernelError::Unknown`], or [`KernelError::Unsupported`] when the CPU lacks its instructions.
     pub fn by_name(name: &str) -> Result<Self, KernelError> {
-        let Some(&(name, needs)) = KNOWN.iter().find(|(known, _)| *known == name) else {
-            return Err(KernelError::Unknown { name: name.to_owned(), known: Self::known().to_vec() });
+        let Some(implementation) = KNOWN.iter().find(|known| known.name == name) else {
+            return Err(KernelError::Unknown { name: name.to_owned(), known: Self::known() });
         };
-        Self::detect(name).ok_or_else(|| KernelError::Unsupported {
-            name,
-            needs,
+        Self::detect(implementation).ok_or_else(|| KernelError::Unsupported {
+            name: implementation.name,
+            needs: implementation.needs,
             available: Self::available().iter().map(Self::name).collect(),
         })
     }
 
     /// The fastest kernel this CPU can run.
     pub fn best() -> Self {
-        KNOWN.iter().rev().find_map(|(name, _)| Self::detect(name)).unwrap_or(Self(Isa::Scalar))
+        KNOWN.iter().rev().find_map(|implementation| Self::detect(implementation)).unwrap_or(Self::scalar())
     }
 
     /// The portable kernel.
     pub fn scalar() -> Self {
-        Self(Isa::Scalar)
+        Self(&SCALAR)
     }
 
     /// Its name, as [`Kernel::by_name`] takes it.
     pub fn name(&self) -> &'static str {
-        match self.0 {
-            Isa::Scalar => "scalar",
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse41(_) => "sse41",
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => "avx512",
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vbmi(_) => "avx512vbmi",
-        }
+        self.0.name
     }
 
     /// What the CPU must have for the kernel called `name`; empty when nothing, `None` for an unknown name.
     pub fn needs(name: &str) -> Option<&'static str> {
-        KNOWN.iter().find(|(known, _)| *known == name).map(|(_, needs)| *needs)
+        KNOWN.iter().find(|known| known.name == name).map(|known| known.needs)
     }
 
-    fn detect(name: &str) -> Option<Self> {
-        match name {
-            "scalar" => Some(Self(Isa::Scalar)),
-            #[cfg(target_arch = "x86_64")]
-            "sse41" => sse41::Sse41::detect().map(|token| Self(Isa::Sse41(token))),
-            #[cfg(target_arch = "x86_64")]
-            "avx2" => avx2::Avx2::detect().map(|token| Self(Isa::Avx2(token))),
-            #[cfg(target_arch = "x86_64")]
-            "avx512" => avx512::Avx512::detect().map(|token| Self(Isa::Avx512(token))),
-            #[cfg(target_arch = "x86_64")]
-            "avx512vbmi" => avx512vbmi::Avx512Vbmi::detect().map(|token| Self(Isa::Avx512Vbmi(token))),
-            _ => None,
-        }
+    /// The only way to a kernel of an instruction set.
+    fn detect(implementation: &'static Implementation) -> Option<Self> {
+        (implementation.detect)().then_some(Self(implementation))
     }
 
     /// Packs a whole tensor. Checks the lengths of both buffers.
@@ -210,30 +209,18 @@ impl Kernel {
     }
 
     fn pack_part(self, rows: &[u8], out: &mut TilesMut<'_>) {
-        match self.0 {
-            Isa::Scalar => scalar::pack(rows, out),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse41(token) => token.pack(rows, out),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(token) => token.pack(rows, out),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(token) => token.pack(rows, out),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vbmi(token) => token.pack(rows, out),
+        // SAFETY: a kernel exists only where its instruction set was detected.
+        #[expect(unsafe_code, reason = "calls a function with target features")]
+        unsafe {
+            (self.0.pack)(rows, out);
         }
     }
 
     fn unpack_part(self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-        match self.0 {
-            Isa::Scalar => scalar::unpack(payload, first_tile, rows),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Sse41(token) => token.unpack(payload, first_tile, rows),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(token) => token.unpack(payload, first_tile, rows),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(token) => token.unpack(payload, first_tile, rows),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vbmi(token) => token.unpack(payload, first_tile, rows),
+        // SAFETY: as in `pack_part`.
+        #[expect(unsafe_code, reason = "calls a function with target features")]
+        unsafe {
+            (self.0.unpack)(payload, first_tile, rows);
         }
     }
 }

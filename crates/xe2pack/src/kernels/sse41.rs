@@ -1,48 +1,20 @@
 //! 128-bit vectors: a row's 16 bytes in one register, four rows transposed at a time.
 #![allow(clippy::wildcard_imports, reason = "intrinsics are known by their full names")]
-#![expect(clippy::unused_self, reason = "a token is used by existing: it proves detection")]
 #![expect(
     clippy::inline_always,
     reason = "only inside a caller that enables the instruction set is the code compiled for it"
 )]
-#![expect(unsafe_code, reason = "intrinsics behind a token that proves detection")]
+#![expect(unsafe_code, reason = "intrinsics; only a detected kernel leads here")]
 
 use std::arch::x86_64::*;
 
-use super::view::{ROWS, Tiles, TilesMut};
-use super::x86::{self, Vector};
+use super::view::ROWS;
+use super::x86::{Vector, compiled_for};
 
-/// Proof that the CPU has SSE4.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sse41(());
+/// Rearranges with SSE4.1.
+struct Sse41;
 
-impl Sse41 {
-    pub(super) fn detect() -> Option<Self> {
-        is_x86_feature_detected!("sse4.1").then_some(Self(()))
-    }
-
-    pub(super) fn pack(self, source: &[u8], out: &mut TilesMut<'_>) {
-        // SAFETY: `self` exists, so `detect` found the feature.
-        unsafe { pack(source, out) }
-    }
-
-    pub(super) fn unpack(self, payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-        // SAFETY: as in `pack`.
-        unsafe { unpack(payload, first_tile, rows) }
-    }
-}
-
-#[target_feature(enable = "sse4.1")]
-fn pack(source: &[u8], out: &mut TilesMut<'_>) {
-    // SAFETY: this function has the feature.
-    unsafe { x86::pack::<Sse41>(source, out) }
-}
-
-#[target_feature(enable = "sse4.1")]
-fn unpack(payload: Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
-    // SAFETY: this function has the feature.
-    unsafe { x86::unpack::<Sse41>(payload, first_tile, rows) }
-}
+compiled_for!(Sse41, "sse41", "sse4.1 (x86-64)", enable = "sse4.1", detect = "sse4.1");
 
 impl Vector for Sse41 {
     #[inline(always)]

@@ -50,6 +50,33 @@ pub(super) trait Vector {
     unsafe fn stream_line(source: *const u8, target: *mut u8);
 }
 
+/// An instruction set: [`super::Implementation`] around the generic order, compiled for it. The file's type implements
+/// [`Vector`].
+macro_rules! compiled_for {
+    ($vector:ident, $name:literal, $needs:literal, enable = $enable:literal, detect = $($feature:tt)+) => {
+        pub(super) const IMPLEMENTATION: super::Implementation = super::Implementation {
+            name: $name,
+            needs: $needs,
+            detect: || [$(is_x86_feature_detected!($feature)),+].into_iter().all(|has| has),
+            pack,
+            unpack,
+        };
+
+        #[target_feature(enable = $enable)]
+        fn pack(source: &[u8], out: &mut super::view::TilesMut<'_>) {
+            // SAFETY: this function has the features.
+            unsafe { super::x86::pack::<$vector>(source, out) }
+        }
+
+        #[target_feature(enable = $enable)]
+        fn unpack(payload: super::view::Tiles<'_>, first_tile: usize, rows: &mut [u8]) {
+            // SAFETY: this function has the features.
+            unsafe { super::x86::unpack::<$vector>(payload, first_tile, rows) }
+        }
+    };
+}
+pub(super) use compiled_for;
+
 #[repr(C, align(64))]
 struct Aligned<const N: usize>([u8; N]);
 
