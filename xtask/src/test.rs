@@ -27,8 +27,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         command.arg("--workspace");
     }
     command.args(&args.cargo_args).envs(environment).stdin(Stdio::null());
-    if !args.all {
-        command.env_remove("B70_TEST_ALL");
+    if args.all {
+        if !args.cargo_args.iter().any(|arg| arg == "--") {
+            command.arg("--");
+        }
+        command.arg("--include-ignored");
     }
     let status = command
         .status()

@@ -1,4 +1,4 @@
-//! Real full and read-only file systems. They need root and mounts, so they run with `B70_TEST_ALL=1` alone.
+//! Real full and read-only file systems. They need root and mounts.
 #![allow(clippy::print_stdout, reason = "a test says what it counted or skipped")]
 
 mod common;
@@ -9,15 +9,6 @@ use std::process::Command;
 
 use b70_gguf::types;
 use common::{Lab, string, text, walk};
-
-/// Whether these tests are to run; says so if not.
-fn asked() -> bool {
-    let asked = std::env::var_os("B70_TEST_ALL").is_some_and(|value| value == "1");
-    if !asked {
-        println!("skipped: needs B70_TEST_ALL=1, root and the right to mount");
-    }
-    asked
-}
 
 /// A mount that ends with the test.
 struct Mount(PathBuf);
@@ -43,10 +34,8 @@ impl Drop for Mount {
 }
 
 #[test]
+#[ignore = "needs root and mounts: cargo xtask test --all"]
 fn a_full_root_is_one_clear_error_and_nothing_is_left() {
-    if !asked() {
-        return;
-    }
     let lab = Lab::with(&[(b"big", types::Q4_0, &[4096, 2048])]);
     let _mount = Mount::new(&["-t", "tmpfs", "-o", "size=2m", "tmpfs"], &lab.root);
     let error = lab.pack("prepare", &["--model", text(&lab.model)]).exits(1).json()["error"].clone();
@@ -63,10 +52,8 @@ fn a_full_root_is_one_clear_error_and_nothing_is_left() {
 }
 
 #[test]
+#[ignore = "needs root and mounts: cargo xtask test --all"]
 fn a_read_only_root_is_read_but_not_written() {
-    if !asked() {
-        return;
-    }
     let lab = Lab::new();
     let mount = Mount::new(&["-t", "tmpfs", "-o", "size=8m", "tmpfs"], &lab.root);
     mount.remount("remount,ro");

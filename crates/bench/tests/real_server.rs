@@ -1,7 +1,7 @@
 //! Two real llama-servers on loopback with a real model: calibration, gates, HTML, an A/A comparison, a spoiling proxy, a
 //! prompt cache left on, a context too small.
 //!
-//! Gated: `B70_TEST_ALL=1 B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-bench --test real_server`
+//! `B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-bench --test real_server -- --include-ignored`
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failed step is a failed test; a skip is said")]
 
@@ -38,15 +38,11 @@ impl Drop for Server {
     }
 }
 
-/// A server with a context of `context` tokens, ready; `None` when this test is not asked for.
-fn start(context: u32) -> Option<(Server, String)> {
-    if std::env::var_os("B70_TEST_ALL").is_none_or(|value| value != "1") {
-        println!("skipped: needs B70_TEST_ALL=1, a llama-server and a model");
-        return None;
-    }
+/// A server with a context of `context` tokens, ready.
+fn start(context: u32) -> (Server, String) {
     let part = |name: &str, what: &str| {
         let path = std::env::var_os(name).map(PathBuf::from);
-        let path = path.unwrap_or_else(|| panic!("B70_TEST_ALL is set: set {name} to the path of {what}"));
+        let path = path.unwrap_or_else(|| panic!("set {name} to the path of {what}, or run cargo xtask test --all"));
         assert!(path.is_file(), "{name}={} is not a file; it must be the path of {what}", path.display());
         path
     };
@@ -84,7 +80,7 @@ fn start(context: u32) -> Option<(Server, String)> {
         assert!(begun.elapsed() < Duration::from_secs(120), "llama-server was not ready within 120 s");
         thread::sleep(Duration::from_millis(100));
     }
-    Some((server, url))
+    (server, url)
 }
 
 /// Tokens of an answer: enough for the window.
@@ -101,9 +97,10 @@ fn patient(calibration: &mut b70_bench::Calibration, prompts: &[usize]) {
 }
 
 #[test]
+#[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn two_real_endpoints_and_an_a_a_comparison() {
-    let Some((_one, first)) = start(1024) else { return };
-    let Some((_two, second)) = start(1024) else { return };
+    let (_one, first) = start(1024);
+    let (_two, second) = start(1024);
     let folder = tempfile::tempdir().unwrap();
     let mut results = Vec::new();
     // ABBA on one card, BAAB on the other, with one and the same configuration.
@@ -151,8 +148,9 @@ fn two_real_endpoints_and_an_a_a_comparison() {
 }
 
 #[test]
+#[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_prompt_cache_left_on_is_caught() {
-    let Some((_server, url)) = start(1024) else { return };
+    let (_server, url) = start(1024);
     let folder = tempfile::tempdir().unwrap();
     let mut one = calibration(vec![target("warm", &url, 3)], &folder.path().join("out"));
     patient(&mut one, &[0, 1]);
@@ -169,8 +167,9 @@ fn a_prompt_cache_left_on_is_caught() {
 }
 
 #[test]
+#[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_context_too_small_is_caught_before_and_during() {
-    let Some((_server, url)) = start(256) else { return };
+    let (_server, url) = start(256);
     let folder = tempfile::tempdir().unwrap();
     let mut one = calibration(vec![target("small", &url, 3)], &folder.path().join("out"));
     patient(&mut one, &[2]);
@@ -194,8 +193,9 @@ fn a_context_too_small_is_caught_before_and_during() {
 }
 
 #[test]
+#[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn the_proxy_before_a_real_server() {
-    let Some((_server, url)) = start(1024) else { return };
+    let (_server, url) = start(1024);
     let count = proxy::classify_all(&url, TOKENS);
     println!(
         "{count} of {} faults and controls classified as expected, before a real llama-server",

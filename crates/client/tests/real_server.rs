@@ -1,6 +1,6 @@
 //! Against a real llama-server, started on a free loopback port with prompt reuse off.
 //!
-//! Gated: `B70_TEST_ALL=1 B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-client --test real_server`
+//! `B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-client --test real_server -- --include-ignored`
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failed step is a failed test; a skip is said")]
 
@@ -20,14 +20,11 @@ struct Server {
 }
 
 impl Server {
-    fn start() -> Option<Self> {
-        if std::env::var_os("B70_TEST_ALL").is_none_or(|value| value != "1") {
-            println!("skipped: needs B70_TEST_ALL=1, a llama-server and a model");
-            return None;
-        }
+    fn start() -> Self {
         let part = |name: &str, what: &str| {
             let path = std::env::var_os(name).map(PathBuf::from);
-            let path = path.unwrap_or_else(|| panic!("B70_TEST_ALL is set: set {name} to the path of {what}"));
+            let path =
+                path.unwrap_or_else(|| panic!("set {name} to the path of {what}, or run cargo xtask test --all"));
             assert!(path.is_file(), "{name}={} is not a file; it must be the path of {what}", path.display());
             path
         };
@@ -57,7 +54,7 @@ impl Server {
             .expect("B70_TEST_LLAMA_SERVER can be started");
         let mut server = Self { child, url: format!("http://127.0.0.1:{port}") };
         server.wait_ready();
-        Some(server)
+        server
     }
 
     fn endpoint(&self) -> Endpoint {
@@ -114,8 +111,9 @@ fn check(record: &StreamRecord, tokens: u64) {
 }
 
 #[test]
+#[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn the_calls_of_a_real_server() {
-    let Some(server) = Server::start() else { return };
+    let server = Server::start();
     let mut endpoint = server.endpoint();
 
     let who = endpoint.identify().unwrap();
@@ -157,8 +155,9 @@ fn the_calls_of_a_real_server() {
 }
 
 #[test]
+#[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_busy_real_server_is_seen_working_and_can_be_cancelled() {
-    let Some(server) = Server::start() else { return };
+    let server = Server::start();
     let cancel = CancelToken::new();
     let mut endpoint = server.endpoint().with_cancel(cancel.clone());
     let mut watcher = server.endpoint().with_deadlines(Deadlines::within(Duration::from_secs(10)));

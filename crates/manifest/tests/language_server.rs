@@ -32,11 +32,8 @@ service.configure({ validate: true, schemas: [{ uri: job.schema.$id, fileMatch: 
 "#;
 
 #[test]
+#[ignore = "needs Node and vscode-json-languageservice: cargo xtask test --all"]
 fn the_language_service_marks_the_field_and_offers_the_words() {
-    if std::env::var("B70_TEST_ALL").as_deref() != Ok("1") {
-        println!("skipped: needs Node and B70_TEST_NODE_DIR (set B70_TEST_ALL=1)");
-        return;
-    }
     let folder = std::env::var_os("B70_TEST_NODE_DIR")
         .expect("set B70_TEST_NODE_DIR to a folder prepared with: npm install vscode-json-languageservice@5");
     let text = r#"{

@@ -1,4 +1,4 @@
-//! Tests that need root, a pid namespace and another user. Run with `B70_TEST_ALL=1`.
+//! Tests that need root, a pid namespace and another user. `cargo xtask test --all` runs them.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A test ends, and speaks, where something is amiss.
 
 use std::{
@@ -12,16 +12,6 @@ use b70_procguard::{
     StopPolicy, Usage, UsageOptions, VerifiedProcess, VerifyError, stop,
 };
 
-/// Is the gate open? Then a missing part must fail.
-fn gate(needs: &str) -> bool {
-    if std::env::var_os("B70_TEST_ALL").is_some_and(|v| v == "1") {
-        assert!(rustix::process::geteuid().is_root(), "B70_TEST_ALL=1 and this test needs {needs}: run it as root");
-        return true;
-    }
-    println!("skipped: needs {needs} (set B70_TEST_ALL=1)");
-    false
-}
-
 const INSIDE: &str = "B70_TEST_INSIDE_NAMESPACE";
 
 /// Runs one test of this binary inside a new pid namespace with its own `/proc`.
@@ -30,7 +20,7 @@ fn in_namespace(test: &str) {
     let out = Command::new("unshare")
         .args(["--fork", "--pid", "--mount-proc"])
         .arg(me)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", test, "--include-ignored", "--nocapture"])
         .env(INSIDE, "1")
         .output()
         .expect("unshare (util-linux) is needed by this test: install it");
@@ -42,13 +32,12 @@ fn in_namespace(test: &str) {
 }
 
 #[test]
+#[ignore = "needs root and a pid namespace with ns_last_pid: cargo xtask test --all"]
 fn a_reused_pid_is_never_signalled() {
     if std::env::var_os(INSIDE).is_some() {
         return reuse_rounds();
     }
-    if gate("root and a pid namespace with ns_last_pid") {
-        in_namespace("a_reused_pid_is_never_signalled");
-    }
+    in_namespace("a_reused_pid_is_never_signalled");
 }
 
 /// Makes the next process of this namespace get exactly that number.
@@ -123,6 +112,7 @@ fn reuse_rounds() {
 }
 
 #[test]
+#[ignore = "needs root and a pid namespace: cargo xtask test --all"]
 fn a_scan_inside_a_pid_namespace_says_what_it_cannot_see() {
     if std::env::var_os(INSIDE).is_some() {
         let cards = b70_procguard::Cards::assumed(&["0000:03:00.0".parse().unwrap()]);
@@ -131,9 +121,7 @@ fn a_scan_inside_a_pid_namespace_says_what_it_cannot_see() {
         assert!(usage.unreadable.iter().any(|u| u.what.contains("pid namespace")), "{usage:?}");
         return;
     }
-    if gate("root and a pid namespace") {
-        in_namespace("a_scan_inside_a_pid_namespace_says_what_it_cannot_see");
-    }
+    in_namespace("a_scan_inside_a_pid_namespace_says_what_it_cannot_see");
 }
 
 const OTHER_USER: &str = "B70_TEST_AS_OTHER_USER";
@@ -149,7 +137,7 @@ fn as_nobody(test: &str, argument: &str) {
     let out = Command::new("setpriv")
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&copy)
-        .args(["--exact", test, "--nocapture"])
+        .args(["--exact", test, "--include-ignored", "--nocapture"])
         .env(OTHER_USER, argument)
         .current_dir("/")
         .output()
@@ -158,6 +146,7 @@ fn as_nobody(test: &str, argument: &str) {
 }
 
 #[test]
+#[ignore = "needs root to become another user: cargo xtask test --all"]
 fn users_exclude_each_other() {
     let pci = "0000:03:00.0".parse().unwrap();
     if let Some(path) = std::env::var_os(OTHER_USER) {
@@ -169,9 +158,6 @@ fn users_exclude_each_other() {
         assert!(root.status(&Host::real(), pci, LeaseKind::Card).unwrap().held);
         // Another card is free for anybody, in a file that this user makes.
         drop(root.acquire("0000:07:00.0".parse().unwrap(), LeaseKind::Card, &owner, Duration::ZERO).unwrap());
-        return;
-    }
-    if !gate("root to become another user") {
         return;
     }
     let dir = tempfile::Builder::new().prefix("b70-leases").tempdir_in("/tmp").unwrap();
@@ -187,6 +173,7 @@ fn users_exclude_each_other() {
 }
 
 #[test]
+#[ignore = "needs root to become another user: cargo xtask test --all"]
 fn an_ordinary_user_is_told_that_the_scan_is_blind() {
     const TEST: &str = "an_ordinary_user_is_told_that_the_scan_is_blind";
     if let Some(pid) = std::env::var(OTHER_USER).ok().and_then(|text| text.parse().ok()) {
@@ -202,11 +189,9 @@ fn an_ordinary_user_is_told_that_the_scan_is_blind() {
         assert!(e.to_string().contains("another user"), "{e}");
         return;
     }
-    if gate("root to become another user") {
-        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
-        as_nobody(TEST, &other.id().to_string());
-        assert!(other.try_wait().unwrap().is_none(), "nobody cannot end a process of root");
-        other.kill().unwrap();
-        other.wait().unwrap();
-    }
+    let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+    as_nobody(TEST, &other.id().to_string());
+    assert!(other.try_wait().unwrap().is_none(), "nobody cannot end a process of root");
+    other.kill().unwrap();
+    other.wait().unwrap();
 }

@@ -17,9 +17,7 @@ use b70_store::{
     replace_bytes, sweep_orphans,
 };
 
-use common::{all, bytes, child, disk, job, memory, name, root, run, tree};
-
-const ROOT: &str = "root and mounts (mount, mkfs.ext4)";
+use common::{bytes, child, disk, job, memory, name, root, run, tree};
 
 /// A mount, undone when dropped.
 struct Mount {
@@ -28,12 +26,13 @@ struct Mount {
 }
 
 fn command(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output().unwrap_or_else(|e| {
-        panic!("{program} cannot be started ({e}): install it and run as root, or unset B70_TEST_ALL")
-    });
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .unwrap_or_else(|e| panic!("{program} cannot be started ({e}): install it and run as root"));
     assert!(
         output.status.success(),
-        "{program} {arguments:?} failed: {}\nThese tests need root and CAP_SYS_ADMIN; unset B70_TEST_ALL elsewhere.",
+        "{program} {arguments:?} failed: {}\nThese tests need root and CAP_SYS_ADMIN.",
         String::from_utf8_lossy(&output.stderr)
     );
 }
@@ -104,10 +103,8 @@ fn eventually(condition: impl Fn() -> bool, what: &str) {
 }
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn a_full_tmpfs() {
-    if !all(ROOT) {
-        return;
-    }
     let mount = Mount::tmpfs("size=8m");
     let top = root(&mount.at);
     let room = || headroom(&top, &HostPaths::default(), 0).expect("measured").available_bytes();
@@ -171,10 +168,8 @@ fn child_entry() {
 }
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn a_tmpfs_without_inodes() {
-    if !all(ROOT) {
-        return;
-    }
     let mount = Mount::tmpfs("size=8m,nr_inodes=3");
     let top = root(&mount.at);
     std::fs::write(mount.at.join("a"), "a").expect("written");
@@ -191,10 +186,8 @@ fn a_tmpfs_without_inodes() {
 }
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn a_tmpfs_without_a_limit() {
-    if !all(ROOT) {
-        return;
-    }
     let mount = Mount::tmpfs("size=0");
     let room = headroom(&root(&mount.at), &HostPaths::default(), 1 << 30).expect("measured");
     assert!(room.limits.iter().all(|l| l.source != "statvfs"), "{room:?}");
@@ -229,10 +222,8 @@ fn verdict(top: &b70_store::Root, files: &[Expected], quiet: Quiet) -> Verdict {
 const WAIT: Quiet = Quiet::Wait(std::time::Duration::from_secs(3));
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn whole_second_time_stamps() {
-    if !all(ROOT) {
-        return;
-    }
     let mount = Mount::coarse();
     let top = root(&mount.at);
     // Without waiting, a file just written never gets a receipt: its next change could not be seen.
@@ -274,10 +265,8 @@ fn whole_second_time_stamps() {
 }
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn overlays_are_denied_but_verified() {
-    if !all(ROOT) {
-        return;
-    }
     let mount = Mount::overlay();
     let top = root(&mount.at);
     let data = bytes(SIZE, 1);
@@ -303,10 +292,8 @@ fn overlays_are_denied_but_verified() {
 }
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn read_only_roots() {
-    if !all(ROOT) {
-        return;
-    }
     for mount in [Mount::tmpfs("size=8m"), Mount::coarse()] {
         let data = bytes(SIZE, 1);
         std::fs::write(mount.at.join("f"), &data).expect("written");
@@ -339,10 +326,8 @@ fn read_only_roots() {
 }
 
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn a_new_tmpfs_with_the_same_numbers_is_another_one() {
-    if !all(ROOT) {
-        return;
-    }
     let data = bytes(SIZE, 1);
     let mount = Mount::tmpfs("size=8m");
     std::fs::write(mount.at.join("f"), &data).expect("written");
@@ -363,10 +348,8 @@ fn a_new_tmpfs_with_the_same_numbers_is_another_one() {
 
 /// Someone else's files: no lease without ownership. On tmpfs that denies the receipt; on a disk the rest carries it.
 #[test]
+#[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn files_of_another_user() {
-    if !all(ROOT) {
-        return;
-    }
     let data = bytes(SIZE, 1);
     for (dir, trusted) in [(memory(), false), (disk_for_others(), true)] {
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("set");

@@ -1,4 +1,4 @@
-//! Tests that need root and a pid namespace. Run with `B70_TEST_ALL=1`.
+//! Tests that need root and a pid namespace. `cargo xtask test --all` runs them.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failed step is a failed test; counts are said")]
 
@@ -17,17 +17,6 @@ use support::{Bench, reasons};
 
 const INSIDE: &str = "B70_TEST_INSIDE_NAMESPACE";
 
-/// Is the gate open? Then a missing part must fail.
-fn gate(needs: &str) -> bool {
-    if std::env::var_os("B70_TEST_ALL").is_some_and(|v| v == "1") {
-        let root = b70_procguard::Host::real().uid() == 0;
-        assert!(root, "B70_TEST_ALL=1 and this test needs {needs}: run it as root");
-        return true;
-    }
-    println!("skipped: needs {needs} (set B70_TEST_ALL=1)");
-    false
-}
-
 /// Makes the next process of this namespace get exactly that number.
 fn spawn_as(pid: u32, program: &str, args: &[&str]) -> std::process::Child {
     for _ in 0..200 {
@@ -43,23 +32,22 @@ fn spawn_as(pid: u32, program: &str, args: &[&str]) -> std::process::Child {
 }
 
 #[test]
+#[ignore = "needs root and a pid namespace with ns_last_pid: cargo xtask test --all"]
 fn a_worker_whose_number_a_stranger_has_signals_nobody() {
     const TEST: &str = "a_worker_whose_number_a_stranger_has_signals_nobody";
     if std::env::var_os(INSIDE).is_some() {
         return strangers();
     }
-    if gate("root and a pid namespace with ns_last_pid") {
-        let out = Command::new("unshare")
-            .args(["--fork", "--pid", "--mount-proc"])
-            .arg(std::env::current_exe().unwrap())
-            .args(["--exact", TEST, "--nocapture"])
-            .env(INSIDE, "1")
-            .output()
-            .expect("unshare (util-linux) is needed by this test: install it");
-        let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{text}");
-        text.lines().filter(|l| l.contains("rounds")).for_each(|line| println!("{line}"));
-    }
+    let out = Command::new("unshare")
+        .args(["--fork", "--pid", "--mount-proc"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", TEST, "--include-ignored", "--nocapture"])
+        .env(INSIDE, "1")
+        .output()
+        .expect("unshare (util-linux) is needed by this test: install it");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{text}");
+    text.lines().filter(|l| l.contains("rounds")).for_each(|line| println!("{line}"));
 }
 
 fn strangers() {
@@ -107,10 +95,8 @@ fn strangers() {
 }
 
 #[test]
+#[ignore = "needs root to give a file away: cargo xtask test --all"]
 fn a_record_of_another_user_signals_nobody() {
-    if !gate("root to give a file away") {
-        return;
-    }
     let bench = Bench::new(1, "");
     let pid = bench.start_within(0.0).results[0].pid.unwrap();
     let lane = bench.lane();

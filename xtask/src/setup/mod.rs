@@ -52,7 +52,6 @@ pub(crate) fn prepare(all: bool) -> Result<Environment, Failure> {
     environment.push(("B70_TEST_LLAMA_SERVER", server.into()));
     environment.push(("B70_TEST_MODEL", given("B70_TEST_MODEL")?.unwrap_or(model).into()));
     environment.push(("B70_TEST_NODE_DIR", node.into()));
-    environment.push(("B70_TEST_ALL", "1".into()));
     Ok(environment)
 }
 

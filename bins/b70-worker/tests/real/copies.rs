@@ -51,6 +51,7 @@ fn damage(path: &Path) {
 }
 
 #[test]
+#[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn an_admitted_copy_in_memory_is_preferred() {
     if !isolated("copies::an_admitted_copy_in_memory_is_preferred") {
         return;
@@ -107,6 +108,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
 }
 
 #[test]
+#[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_pack_set_is_bound_only_by_its_admitted_stage() {
     const VARIABLE: &str = "B70_TEST_PACK_STAGE";
     if !isolated("copies::a_pack_set_is_bound_only_by_its_admitted_stage") {

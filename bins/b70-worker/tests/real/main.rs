@@ -1,6 +1,6 @@
 //! The commands with a real llama-server, and a rendered unit with systemd's own checker.
 //!
-//! Gated: `B70_TEST_ALL=1 B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-worker-bin --test real`
+//! `B70_TEST_LLAMA_SERVER=…/llama-server B70_TEST_MODEL=….gguf cargo test -p b70-worker-bin --test real -- --include-ignored`
 
 #![allow(
     clippy::unwrap_used,

@@ -33,6 +33,7 @@ fn foreground(lane: &Lane) -> Child {
 }
 
 #[test]
+#[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_unit_is_the_server_itself() {
     if !isolated("units::a_unit_is_the_server_itself") {
         return;
@@ -74,6 +75,7 @@ fn a_unit_is_the_server_itself() {
 }
 
 #[test]
+#[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_restart_is_followed_in_the_log() {
     if !isolated("units::a_restart_is_followed_in_the_log") {
         return;

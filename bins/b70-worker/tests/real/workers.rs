@@ -11,9 +11,10 @@ use std::{
 
 use b70_procguard::{Host, ProcStat, ProcessSignal, Signaller, VerifiedProcess};
 
-use crate::support::{Lane, gate, isolated, pid_of, port};
+use crate::support::{Lane, isolated, pid_of, port};
 
 #[test]
+#[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn two_real_workers() {
     if !isolated("workers::two_real_workers") {
         return;
@@ -80,10 +81,8 @@ fn two_real_workers() {
 }
 
 #[test]
+#[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_rendered_unit_passes_systemds_checker() {
-    if !gate() {
-        return;
-    }
     let lane = Lane::new(2, 19_100, |_| ());
     let out = lane.dir.path().join("units");
     fs::create_dir(&out).unwrap();
@@ -95,7 +94,7 @@ fn a_rendered_unit_passes_systemds_checker() {
         .arg("verify")
         .args(&units)
         .output()
-        .expect("B70_TEST_ALL is set: systemd-analyze is needed (Debian: apt-get install systemd)");
+        .expect("systemd-analyze is needed (Debian: apt-get install systemd)");
     let said = String::from_utf8_lossy(&checked.stderr).into_owned();
     println!("systemd-analyze verify: {} {said}", checked.status);
     // Lines about other units of the machine are not about these.

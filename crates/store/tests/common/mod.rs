@@ -30,16 +30,6 @@ pub(crate) fn name(text: &str) -> RelPath {
     RelPath::new(text).expect("a good name")
 }
 
-/// Whether the tests that need root, mounts or patience run. Without `B70_TEST_ALL=1` they say so and return; with it,
-/// a missing part fails.
-pub(crate) fn all(needs: &str) -> bool {
-    let all = std::env::var_os("B70_TEST_ALL").is_some_and(|v| v == "1");
-    if !all {
-        println!("skipped: needs {needs}; set B70_TEST_ALL=1");
-    }
-    all
-}
-
 /// Deterministic bytes that differ everywhere.
 pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
