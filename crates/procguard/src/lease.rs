@@ -5,19 +5,18 @@ mod root;
 pub use root::{LeaseError, LeaseRoot};
 
 use std::{
-    fs::File,
     io,
     os::fd::{AsFd, BorrowedFd},
-    os::unix::{fs::FileExt as _, process::CommandExt as _},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use b70_manifest::PciAddress;
+use b70_store::{LockGuard, OnDrop};
 use rustix::io::FdFlags;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use b70_manifest::PciAddress;
 
 /// The default directory: in memory, emptied at boot, open to every user so that they exclude each other.
 pub const DEFAULT_LEASE_ROOT: &str = "/run/lock/b70kit";
@@ -111,11 +110,9 @@ pub struct LeaseReport {
 #[must_use = "a lease is released when it is dropped"]
 #[derive(Debug)]
 pub struct Lease {
-    file: File,
-    path: PathBuf,
+    lock: LockGuard,
     pci: PciAddress,
     kind: LeaseKind,
-    inheritable: bool,
 }
 
 impl Lease {
@@ -131,21 +128,20 @@ impl Lease {
 
     /// The lock file.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.lock.path()
     }
 
     /// Rewrites the visible owner, e.g. when a child takes over.
     pub fn set_owner(&self, owner: &LeaseOwner) -> io::Result<()> {
         let mut text = serde_json::to_vec(owner).map_err(io::Error::other)?;
         text.push(b'\n');
-        self.file.write_all_at(&text, 0)?;
-        self.file.set_len(text.len() as u64)
+        Ok(self.lock.set_label(&text)?)
     }
 
     /// Lets programs started from now on inherit the lock.
     pub fn make_inheritable(&mut self) -> io::Result<()> {
-        rustix::io::fcntl_setfd(&self.file, FdFlags::empty())?;
-        self.inheritable = true;
+        rustix::io::fcntl_setfd(&self.lock, FdFlags::empty())?;
+        self.lock.on_drop(OnDrop::Leave);
         Ok(())
     }
 
@@ -157,27 +153,18 @@ impl Lease {
         }
         let failed = command.exec();
         // Nobody inherited it after all: the label goes with the guard.
-        self.inheritable = false;
+        self.lock.on_drop(OnDrop::Close);
         failed
     }
 
     /// Closes this process's descriptor and leaves the lock, and the visible owner, to those who inherited it.
     pub fn leave(mut self) {
-        self.inheritable = true;
+        self.lock.on_drop(OnDrop::Leave);
     }
 }
 
 impl AsFd for Lease {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        if !self.inheritable {
-            // The label goes before the lock. Failure leaves a stale label, which a free lock contradicts.
-            let _ = self.file.set_len(0);
-        }
+        self.lock.as_fd()
     }
 }

@@ -4,11 +4,13 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{self, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink},
+    os::unix::fs::{MetadataExt as _, symlink},
     path::{Path, PathBuf},
     thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use b70_store::{Error, RelPath, Root, StagingDir};
 
 use crate::{
     affinity::llama_program,
@@ -77,32 +79,30 @@ pub fn record(host: &Host, out: &Path, sample: Duration) -> Result<RecordSummary
     if out.symlink_metadata().is_ok() {
         return Err(RecordError::Exists { path: out.to_owned() });
     }
-    let name = out.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let staging = parent.join(format!(".{name}.{}.partial", std::process::id()));
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&staging)
-        .map_err(|source| RecordError::Write { path: staging.clone(), source })?;
-    let mut writer = Writer { host, root: staging.clone(), unreadable: BTreeSet::new() };
-    let done = writer.everything(&cards, sample).and_then(|processes| {
-        // The rename shows the whole tree or none of it.
-        fs::rename(&staging, out)?;
-        fs::File::open(parent)?.sync_all()?;
-        Ok(processes)
-    });
-    match done {
-        Ok(processes) => Ok(RecordSummary {
-            schema_version: 1,
-            path: out.to_owned(),
-            processes,
-            cards: cards.cards.len(),
-            unreadable: writer.unreadable.into_iter().collect(),
-        }),
-        Err(source) => {
-            let _ = fs::remove_dir_all(&staging);
-            Err(RecordError::Write { path: out.to_owned(), source })
-        }
-    }
+    let failed = |e: Error| match e {
+        Error::Exists { path } => RecordError::Exists { path },
+        e => RecordError::Write { path: out.to_owned(), source: e.into() },
+    };
+    let name = RelPath::new(out.file_name().unwrap_or_default()).map_err(failed)?;
+    let staging = Root::open(parent).and_then(|parent| StagingDir::create(&parent)).map_err(failed)?;
+    let mut writer = Writer { host, root: staging.root().path().to_owned(), unreadable: BTreeSet::new() };
+    let processes = writer
+        .everything(&cards, sample)
+        .and_then(|processes| {
+            // Thousands of small files: made durable together.
+            rustix::fs::syncfs(staging.root())?;
+            Ok(processes)
+        })
+        .map_err(|source| RecordError::Write { path: out.to_owned(), source })?;
+    // The whole tree gets its name, or none of it does.
+    staging.commit(&name, 0o700, |_| Err(Error::Exists { path: out.to_owned() })).map_err(failed)?;
+    Ok(RecordSummary {
+        schema_version: 1,
+        path: out.to_owned(),
+        processes,
+        cards: cards.cards.len(),
+        unreadable: writer.unreadable.into_iter().collect(),
+    })
 }
 
 struct Writer<'a> {

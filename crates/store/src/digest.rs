@@ -249,7 +249,7 @@ pub(crate) fn pread(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<u
 }
 
 /// Reads until `buffer` is full or the file ends.
-fn pread_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(crate) fn pread_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
         match pread(file, &mut buffer[filled..], offset + filled as u64)? {

@@ -304,6 +304,17 @@ impl Error {
     }
 }
 
+/// The system's answer where the error was one; any other error with its own text.
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Io { source, .. } | Error::NoSpace { source, .. } => source,
+            Error::Missing { .. } => rustix::io::Errno::NOENT.into(),
+            other => Self::other(other),
+        }
+    }
+}
+
 impl Error {
     /// A stable word for scripts.
     pub fn kind(&self) -> &'static str {

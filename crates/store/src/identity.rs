@@ -13,6 +13,8 @@ use crate::path::EntryKind;
 /// `STATX_MNT_ID_UNIQUE` (Linux 6.8): a mount id that is never reused until the next boot.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(MNT_ID_UNIQUE);
+
 /// The identity of a file as `statx` states it; times in nanoseconds since 1970.
 ///
 /// Two tuples are compared for exact equality, never by order: a clock can go back and a stamp can lie in the future.
@@ -46,8 +48,16 @@ pub struct FileIdentity {
 impl FileIdentity {
     /// The identity of an open file (a handle opened with `O_PATH` will do).
     pub fn of(fd: impl AsFd, path: &Path) -> Result<Self> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | MNT_ID_UNIQUE;
-        let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, wanted).map_err(|e| Error::io("stat", path, e))?;
+        Self::look(fd, c"", AtFlags::EMPTY_PATH, path)
+    }
+
+    /// The identity of what is at a path of the user's own choice; links are followed.
+    pub fn at(path: &Path) -> Result<Self> {
+        Self::look(rustix::fs::CWD, path, AtFlags::empty(), path)
+    }
+
+    fn look(dir: impl AsFd, name: impl rustix::path::Arg, flags: AtFlags, path: &Path) -> Result<Self> {
+        let stat = rustix::fs::statx(dir, name, flags, WANTED).map_err(|e| Error::io("stat", path, e))?;
         let mask = StatxFlags::from_bits_retain(stat.stx_mask);
         let ns = |t: rustix::fs::StatxTimestamp| {
             // A stamp that does not fit must not be rounded into one that compares equal.

@@ -61,6 +61,7 @@
 
 mod digest;
 mod error;
+mod exposure;
 mod fault;
 mod headroom;
 mod identity;
@@ -77,12 +78,13 @@ mod sys;
 
 pub use digest::{Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, pool};
 pub use error::{Error, Mismatch, Result};
+pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
 pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lanes::{LaneKernel, Sha256Lanes};
 pub use leased::{LeasedFile, LeasedWindow, Region};
-pub use lock::{LockGuard, lock, lock_all};
+pub use lock::{LockFile, LockGuard, OnDrop, lock, lock_all};
 pub use many::{hash_many, hash_many_with};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
 pub use progress::Progress;

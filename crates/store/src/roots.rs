@@ -4,11 +4,11 @@ use std::ffi::OsString;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::Mode;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::identity::FileIdentity;
+use crate::exposure::{Exposure, Owners};
 use crate::path::Root;
 
 /// A look-up in an environment; `&|name| std::env::var_os(name)` for the real one.
@@ -106,24 +106,20 @@ pub fn open_ram_root(path: &Path, uid: u32) -> Result<Root> {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(e) => return Err(Error::write("create the directory", path, 0, e)),
     }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| match e {
-        Errno::LOOP | Errno::NOTDIR => Error::RootUnsafe {
-            path: path.to_path_buf(),
-            why: "it is a link or no directory; remove it or choose another root".to_owned(),
-        },
-        e => Error::io("open the directory", path, e),
+    let unsafe_root = |why: String| Error::RootUnsafe { path: path.to_path_buf(), why };
+    let root = Root::open_nofollow(path).map_err(|e| match e {
+        Error::Escapes { .. } | Error::Kind { .. } => {
+            unsafe_root("it is a link or no directory; remove it or choose another root".to_owned())
+        }
+        e => e,
     })?;
-    let identity = FileIdentity::of(&fd, path)?;
-    let unsafe_root = |why: String| Err(Error::RootUnsafe { path: path.to_path_buf(), why });
-    if identity.uid != uid {
-        return unsafe_root(format!("it belongs to user {}, expected {uid}; choose another root", identity.uid));
+    match root.identity()?.exposure(Owners::only(uid)) {
+        None => Ok(root),
+        Some(Exposure::Owner(found)) => {
+            Err(unsafe_root(format!("it belongs to user {found}, expected {uid}; choose another root")))
+        }
+        Some(Exposure::Writers(mode)) => Err(unsafe_root(format!(
+            "others can write to it (mode {mode:04o}); run chmod go-w on it after looking at what is in it"
+        ))),
     }
-    if identity.mode & 0o022 != 0 {
-        return unsafe_root(format!(
-            "others can write to it (mode {:04o}); run chmod go-w on it after looking at what is in it",
-            identity.mode & 0o7777
-        ));
-    }
-    Ok(Root::from_parts(fd, path.to_path_buf()))
 }

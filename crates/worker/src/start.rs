@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File, TryLockError},
+    fs::{self, File},
     io::{self, Read as _},
     os::fd::AsFd as _,
     path::{Path, PathBuf},
@@ -22,6 +22,7 @@ use b70_procguard::{
     SESSION_TOKEN_VARIABLE, Session, Signaller, StopPolicy, VerifiedProcess, listening_inode_belongs_to,
     redact_arguments, stop,
 };
+use b70_store::{LockFile, LockGuard, Progress, RelPath};
 
 use crate::{
     error::WorkerError,
@@ -32,7 +33,7 @@ use crate::{
     resolve::ResolvedCommand,
     supervisor::Supervisor,
     sys,
-    trust::{open_own, own_directory},
+    trust::own_directory,
 };
 
 /// Between two looks at a starting server.
@@ -429,29 +430,16 @@ fn random_token() -> Result<String, WorkerError> {
     Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
-/// The right to change a worker.
-pub(crate) struct OperationLock(File);
-
-impl Drop for OperationLock {
-    fn drop(&mut self) {
-        // Closing would not do while a child that was just forked still has a copy of the descriptor.
-        let _ = self.0.unlock();
-    }
-}
-
 /// Two operations on one worker do not run at the same time.
-pub(crate) fn operation_lock(paths: &WorkerPaths) -> Result<OperationLock, WorkerError> {
-    own_directory(paths)?;
-    let path = paths.directory.join(".lock");
-    let file = open_own(&path, File::options().create(true).truncate(false).write(true))
-        .map_err(|e| WorkerError::io(&path, "open", e))?;
-    match file.try_lock() {
-        Ok(()) => Ok(OperationLock(file)),
-        Err(TryLockError::WouldBlock) => Err(WorkerError::io(
-            &path,
+pub(crate) fn operation_lock(paths: &WorkerPaths) -> Result<LockGuard, WorkerError> {
+    let folder = own_directory(paths)?;
+    let name = RelPath::new(".lock").expect("a plain name");
+    match LockFile::wait(&folder, &name, 0o644, Duration::ZERO, &Progress::NONE)? {
+        Ok(guard) => Ok(guard),
+        Err(_) => Err(WorkerError::io(
+            &folder.join(&name),
             "lock",
             io::Error::new(io::ErrorKind::WouldBlock, "another start or stop of this worker is at work"),
         )),
-        Err(TryLockError::Error(e)) => Err(WorkerError::io(&path, "lock", e)),
     }
 }

@@ -1,13 +1,13 @@
 //! Folders and files that decide which process is signalled must not be another user's.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{File, OpenOptions},
     io::{self, Read as _},
-    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
 
-use b70_store::{Root, open_or_create};
+use b70_store::{Exposure, FileIdentity, Owners, Root, open_or_create};
 
 use crate::{error::WorkerError, lane::WorkerPaths};
 
@@ -28,22 +28,25 @@ pub(crate) fn own_directory(paths: &WorkerPaths) -> Result<Root, WorkerError> {
     let root = open_or_create(&paths.directory, 0o755)?;
     // The worker's own, then `workers`, then the runtime root.
     for (depth, path) in paths.directory.ancestors().take(3).enumerate() {
-        let meta = fs::metadata(path).map_err(|e| WorkerError::io(path, "look at", e))?;
-        let (owner, mode) = (meta.uid(), meta.mode());
-        if owner != me() && (depth == 0 || owner != 0) {
-            return Err(untrusted(
-                path,
-                format!(
-                    "it belongs to user {owner}, and you are user {}: act as that user, or use another runtime_root",
-                    me()
-                ),
-            ));
-        }
-        if mode & 0o002 != 0 && (depth == 0 || mode & 0o1000 == 0) {
-            return Err(untrusted(
-                path,
-                format!("mode {:04o}: everybody may replace what is in it (chmod o-w)", mode & 0o7777),
-            ));
+        let above = depth > 0;
+        let owners = Owners::only(me()).or_group().or_root(above).or_sticky(above);
+        match FileIdentity::at(path)?.exposure(owners) {
+            None => {}
+            Some(Exposure::Owner(owner)) => {
+                let me = me();
+                return Err(untrusted(
+                    path,
+                    format!(
+                        "it belongs to user {owner}, and you are user {me}: act as that user, or use another runtime_root"
+                    ),
+                ));
+            }
+            Some(Exposure::Writers(mode)) => {
+                return Err(untrusted(
+                    path,
+                    format!("mode {mode:04o}: everybody may replace what is in it (chmod o-w)"),
+                ));
+            }
         }
     }
     Ok(root)
@@ -68,12 +71,13 @@ pub(crate) fn read_record(path: &Path) -> Result<Option<(Vec<u8>, u32)>, WorkerE
     if !meta.is_file() || meta.len() > MAX_RECORD {
         return Err(untrusted(path, format!("a record is a plain file of at most {MAX_RECORD} bytes")));
     }
-    if meta.mode() & 0o002 != 0 {
-        return Err(untrusted(path, format!("mode {:04o}: everybody may write it", meta.mode() & 0o7777)));
+    let identity = FileIdentity::of(&file, path)?;
+    if let Some(Exposure::Writers(mode)) = identity.exposure(Owners::only(identity.uid).or_group()) {
+        return Err(untrusted(path, format!("mode {mode:04o}: everybody may write it")));
     }
     let mut bytes = Vec::new();
     file.take(MAX_RECORD).read_to_end(&mut bytes).map_err(error)?;
-    Ok(Some((bytes, meta.uid())))
+    Ok(Some((bytes, identity.uid)))
 }
 
 /// Why the caller does not signal by a record of that user. Root above all: a user's record could name anybody's process.
@@ -84,6 +88,7 @@ pub(crate) fn not_ours(owner: u32) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use std::{
+        fs,
         os::unix::fs::{PermissionsExt as _, symlink},
         path::PathBuf,
     };

@@ -1,23 +1,18 @@
 //! The directory of lock files, shared with users who are not trusted.
 
 use std::{
-    fs::{self, File, TryLockError},
-    io::{self, Read as _, Seek as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
+    fs, io,
+    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
-    thread,
     time::{Duration, Instant},
 };
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use b70_manifest::PciAddress;
+use b70_store::{Error, Exposure, LockFile, OnDrop, Owners, Progress, RelPath, Root};
 
 use super::{Lease, LeaseKind, LeaseOwner, LeaseReport, LeaseStatus};
-use b70_manifest::PciAddress;
-
 use crate::{files::open_pids, host::Host};
 
-/// Longer than any label; a longer file was not written by the kit.
-const MAX_LABEL: u64 = 64 << 10;
 /// A reader of the status holds a shared lock for an instant; an attempt tries again for this long before it gives up.
 const GRACE: Duration = Duration::from_millis(60);
 
@@ -56,6 +51,12 @@ pub enum LeaseError {
     },
 }
 
+impl LeaseError {
+    fn io(path: &Path, error: Error) -> Self {
+        Self::Io { path: path.to_owned(), source: error.into() }
+    }
+}
+
 fn describe(owner: Option<&LeaseOwner>) -> String {
     owner.map_or_else(
         || "its holder wrote no name".into(),
@@ -67,8 +68,7 @@ fn describe(owner: Option<&LeaseOwner>) -> String {
 /// lets two processes hold "the" lock on two files.
 #[derive(Debug)]
 pub struct LeaseRoot {
-    dir: File,
-    path: PathBuf,
+    dir: Root,
     foreign_owner: Option<u32>,
 }
 
@@ -91,45 +91,40 @@ impl LeaseRoot {
 
     /// Opens a directory that must be there; to look only.
     pub fn open_existing(path: &Path) -> Result<Self, LeaseError> {
-        let io = |source: io::Error| LeaseError::Io { path: path.to_owned(), source };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => File::from(fd),
-            Err(e @ (rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR)) => {
-                return Err(LeaseError::Unsafe {
-                    path: path.to_owned(),
-                    found: format!("it is no directory ({e})"),
-                    expected: "a directory, not a link",
-                });
+        let refused = |found: String, expected| LeaseError::Unsafe { path: path.to_owned(), found, expected };
+        let dir = Root::open_nofollow(path).map_err(|e| match e {
+            Error::Escapes { .. } | Error::Kind { .. } => {
+                refused(format!("it is no directory ({})", rustix::io::Errno::NOTDIR), "a directory, not a link")
             }
-            Err(e) => return Err(io(e.into())),
-        };
-        let meta = dir.metadata().map_err(io)?;
+            e => LeaseError::io(path, e),
+        })?;
+        let identity = dir.identity().map_err(|e| LeaseError::io(path, e))?;
         let me = rustix::process::geteuid().as_raw();
-        let mode = meta.permissions().mode();
-        let shared = mode & 0o022 != 0;
-        if shared && mode & 0o1000 == 0 {
-            return Err(LeaseError::Unsafe {
-                path: path.to_owned(),
-                found: format!("mode {:04o}: others may remove lock files", mode & 0o7777),
-                expected: "mode 1777 (chmod 1777), or a directory that only its owner can write",
-            });
+        // In a shared directory it does not matter whose it is, and root may lock in everybody's.
+        let owner = if identity.mode & 0o022 != 0 || me == 0 { identity.uid } else { me };
+        match identity.exposure(Owners::only(owner).or_sticky(true)) {
+            None => {}
+            Some(Exposure::Writers(mode)) => {
+                return Err(refused(
+                    format!("mode {mode:04o}: others may remove lock files"),
+                    "mode 1777 (chmod 1777), or a directory that only its owner can write",
+                ));
+            }
+            Some(Exposure::Owner(owner)) => {
+                let mode = identity.mode & 0o7777;
+                return Err(refused(
+                    format!("it belongs to user {owner} with mode {mode:04o}, and you are user {me}"),
+                    "mode 1777, so that all users exclude each other",
+                ));
+            }
         }
-        let owner = meta.uid();
-        if !shared && owner != me && me != 0 {
-            return Err(LeaseError::Unsafe {
-                path: path.to_owned(),
-                found: format!("it belongs to user {owner} with mode {:04o}, and you are user {me}", mode & 0o7777),
-                expected: "mode 1777, so that all users exclude each other",
-            });
-        }
-        let foreign_owner = (owner != me && owner != 0).then_some(owner);
-        Ok(Self { dir, path: path.to_owned(), foreign_owner })
+        let foreign_owner = (identity.uid != me && identity.uid != 0).then_some(identity.uid);
+        Ok(Self { dir, foreign_owner })
     }
 
     /// The directory.
     pub fn path(&self) -> &Path {
-        &self.path
+        self.dir.path()
     }
 
     /// The ordinary user who made the directory and could remove files in it, if that is neither you nor root.
@@ -137,67 +132,21 @@ impl LeaseRoot {
         self.foreign_owner
     }
 
-    fn name(pci: PciAddress, kind: LeaseKind) -> String {
-        format!("{pci}.{}", kind.suffix())
+    fn name(pci: PciAddress, kind: LeaseKind) -> RelPath {
+        RelPath::new(format!("{pci}.{}", kind.suffix())).expect("an address and a suffix make a plain name")
     }
 
-    /// Opens the lock file without following anything and without trusting what is there.
-    fn open_file(&self, name: &str, create: bool) -> Result<Option<File>, LeaseError> {
-        let path = self.path.join(name);
-        let io = |e: rustix::io::Errno| LeaseError::Io { path: path.clone(), source: e.into() };
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        // O_CREAT on another user's file in a sticky directory is refused where fs.protected_regular is set, so an
-        // existing file is opened without it.
-        let fd = loop {
-            match rustix::fs::openat(&self.dir, name, flags, Mode::empty()) {
-                Ok(fd) => break fd,
-                Err(rustix::io::Errno::NOENT) if !create => return Ok(None),
-                Err(rustix::io::Errno::NOENT) => {}
-                Err(rustix::io::Errno::LOOP | rustix::io::Errno::ISDIR) => {
-                    return Err(LeaseError::Unsafe {
-                        path,
-                        found: "it is a link or a directory".into(),
-                        expected: "a plain file (remove it)",
-                    });
-                }
-                Err(e) => return Err(io(e)),
+    /// What is refused of a lock file, which anybody could have put there.
+    fn refuse(&self, name: &RelPath, error: Error) -> LeaseError {
+        let path = self.dir.join(name);
+        let refused = |found, expected| LeaseError::Unsafe { path: path.clone(), found, expected };
+        match error {
+            Error::Escapes { .. } => refused("it is a link or a directory".into(), "a plain file (remove it)"),
+            Error::Io { source, .. } if source.kind() == io::ErrorKind::IsADirectory => {
+                refused("it is a link or a directory".into(), "a plain file (remove it)")
             }
-            match rustix::fs::openat(&self.dir, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o600))
-            {
-                Ok(fd) => {
-                    rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o666)).map_err(io)?;
-                    break fd;
-                }
-                Err(rustix::io::Errno::EXIST) => {}
-                Err(e) => return Err(io(e)),
-            }
-        };
-        let stat = rustix::fs::fstat(&fd).map_err(io)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(LeaseError::Unsafe {
-                path,
-                found: "it is no plain file".into(),
-                expected: "a plain file (remove it)",
-            });
-        }
-        // A second name could be any file of ours, and the label would be written into it.
-        if stat.st_nlink != 1 {
-            return Err(LeaseError::Unsafe {
-                path,
-                found: format!("it has {} names", stat.st_nlink),
-                expected: "a file with one name (remove it)",
-            });
-        }
-        Ok(Some(File::from(fd)))
-    }
-
-    /// Is the open file still the one under its name?
-    fn is_current(&self, file: &File, name: &str) -> io::Result<bool> {
-        let ours = rustix::fs::fstat(file)?;
-        match rustix::fs::statat(&self.dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(now) => Ok(now.st_ino == ours.st_ino && now.st_dev == ours.st_dev),
-            Err(rustix::io::Errno::NOENT) => Ok(false),
-            Err(e) => Err(e.into()),
+            Error::Kind { found, .. } => refused(format!("it is a {found}"), "a plain file with one name (remove it)"),
+            e => LeaseError::io(&path, e),
         }
     }
 
@@ -213,30 +162,20 @@ impl LeaseRoot {
         wait: Duration,
     ) -> Result<Lease, LeaseError> {
         let name = Self::name(pci, kind);
-        let path = self.path.join(&name);
-        let io = |source: io::Error| LeaseError::Io { path: path.clone(), source };
         let start = Instant::now();
-        let mut pause = Duration::from_millis(5);
-        loop {
-            let Some(file) = self.open_file(&name, true)? else { continue };
-            match file.try_lock() {
-                Ok(()) if self.is_current(&file, &name).map_err(io)? => {
-                    let lease = Lease { file, path: path.clone(), pci, kind, inheritable: false };
-                    lease.set_owner(owner).map_err(io)?;
-                    return Ok(lease);
-                }
-                // Somebody removed the file between open and lock: that lock would exclude nobody.
-                Ok(()) => continue,
-                Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(e)) => return Err(io(e)),
+        let taken = LockFile::wait(&self.dir, &name, 0o666, wait.max(GRACE), &Progress::NONE);
+        match taken.map_err(|e| self.refuse(&name, e))? {
+            Ok(mut lock) => {
+                // A child that was handed the lock holds on to it when this process fails.
+                lock.on_drop(OnDrop::Close);
+                let lease = Lease { lock, pci, kind };
+                lease.set_owner(owner).map_err(|source| LeaseError::Io { path: self.dir.join(&name), source })?;
+                Ok(lease)
             }
-            let waited = start.elapsed();
-            if waited >= wait.max(GRACE) {
-                let waited = if wait.is_zero() { Duration::ZERO } else { waited };
-                return Err(LeaseError::Held { pci, kind, owner: read_label(&file), waited });
+            Err(held) => {
+                let waited = if wait.is_zero() { Duration::ZERO } else { start.elapsed() };
+                Err(LeaseError::Held { pci, kind, owner: read_label(&held), waited })
             }
-            thread::sleep(pause.min(wait.max(GRACE).saturating_sub(waited)));
-            pause = (pause * 2).min(Duration::from_millis(200));
         }
     }
 
@@ -244,22 +183,19 @@ impl LeaseRoot {
     pub fn status(&self, host: &Host, pci: PciAddress, kind: LeaseKind) -> Result<LeaseStatus, LeaseError> {
         let name = Self::name(pci, kind);
         let free = LeaseStatus { pci, kind, held: false, owner: None, holders: Vec::new() };
-        let Some(file) = self.open_file(&name, false)? else { return Ok(free) };
-        match file.try_lock_shared() {
-            Ok(()) => Ok(free),
-            Err(TryLockError::WouldBlock) => {
-                let meta = file.metadata().map_err(|source| LeaseError::Io { path: self.path.join(&name), source })?;
-                let mut holders = open_pids(host, meta.dev(), meta.ino());
-                holders.retain(|p| *p != std::process::id() || Self::is_own(&file, *p));
-                Ok(LeaseStatus { held: true, owner: read_label(&file), holders, ..free })
-            }
-            Err(TryLockError::Error(source)) => Err(LeaseError::Io { path: self.path.join(&name), source }),
+        let refuse = |e| self.refuse(&name, e);
+        let Some(file) = LockFile::open(&self.dir, &name).map_err(refuse)? else { return Ok(free) };
+        if !file.is_held().map_err(refuse)? {
+            return Ok(free);
         }
-    }
-
-    /// This process has the file open for this look; does it hold the lock besides?
-    fn is_own(file: &File, pid: u32) -> bool {
-        read_label(file).is_some_and(|o| o.pid == pid)
+        let stat =
+            rustix::fs::fstat(&file).map_err(|e| LeaseError::Io { path: self.dir.join(&name), source: e.into() })?;
+        let owner = read_label(&file);
+        // This process has the file open for this look; does it hold the lock besides?
+        let mine = owner.as_ref().is_some_and(|owner| owner.pid == std::process::id());
+        let mut holders = open_pids(host, stat.st_dev, stat.st_ino);
+        holders.retain(|pid| *pid != std::process::id() || mine);
+        Ok(LeaseStatus { held: true, owner, holders, ..free })
     }
 
     /// The directory's report: the cards given, leased or not, and every lock that was ever taken. A directory that does
@@ -292,10 +228,9 @@ impl LeaseRoot {
 
     /// State of all locks that were ever taken here, ascending by card and kind.
     pub fn list(&self, host: &Host) -> Result<Vec<LeaseStatus>, LeaseError> {
-        let io = |source: io::Error| LeaseError::Io { path: self.path.clone(), source };
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.path).map_err(io)? {
-            let name = entry.map_err(io)?.file_name().to_string_lossy().into_owned();
+        for (name, _) in self.dir.raw_entries().map_err(|e| LeaseError::io(self.path(), e))? {
+            let name = name.to_string_lossy();
             let kinds = [LeaseKind::Measuring, LeaseKind::Card];
             let hit = kinds
                 .into_iter()
@@ -309,10 +244,6 @@ impl LeaseRoot {
     }
 }
 
-fn read_label(file: &File) -> Option<LeaseOwner> {
-    let mut bytes = Vec::new();
-    // The offset of this descriptor is its own: it was opened for this look.
-    (&mut &*file).take(MAX_LABEL).read_to_end(&mut bytes).ok()?;
-    (&mut &*file).rewind().ok()?;
-    serde_json::from_slice(&bytes).ok()
+fn read_label(file: &LockFile) -> Option<LeaseOwner> {
+    serde_json::from_slice(&file.label()).ok()
 }

@@ -106,6 +106,11 @@ impl Root {
         &self.path
     }
 
+    /// What the kernel says of the directory itself.
+    pub fn identity(&self) -> Result<FileIdentity> {
+        FileIdentity::of(&self.fd, &self.path)
+    }
+
     /// The full path of a name beneath it, for messages; opening it again by path would lose the protection.
     pub fn join(&self, name: &RelPath) -> PathBuf {
         self.path.join(name.as_path())

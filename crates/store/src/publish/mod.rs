@@ -22,6 +22,7 @@ pub use closed::{ClosedFile, read_back};
 pub use copy::copy_verified;
 pub use dir::{DirOutcome, StagingDir};
 pub use file::{OnExisting, Outcome, Published, Reservation, TempFile, publish_bytes, replace_bytes};
+pub(crate) use names::has_name;
 pub use sweep::{Orphan, Sweep, sweep_orphans};
 
 use crate::error::{Error, Result};

@@ -39,7 +39,7 @@ pub(super) fn rename_noreplace(dir: &Root, from: &OsStr, to: &OsStr) -> Result<(
 }
 
 /// Whether `name` in `dir` is the very file that `fd` is open on.
-pub(super) fn has_name(dir: &Root, name: &OsStr, fd: impl AsFd) -> Result<bool> {
+pub(crate) fn has_name(dir: &Root, name: &OsStr, fd: impl AsFd) -> Result<bool> {
     let path = dir.path().join(name);
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let named: OwnedFd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {

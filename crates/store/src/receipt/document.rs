@@ -9,6 +9,7 @@ use serde::Serialize as _;
 use super::{DirectoryHint, Evidence, RULE, Reason, Receipt, ReceiptFile};
 use crate::digest::{Blake3, Content};
 use crate::error::{Error, Result};
+use crate::exposure::{Exposure, Owners};
 use crate::identity::{Boot, FileIdentity, FileSystem};
 use crate::path::{RelPath, Root, read_bounded};
 use crate::publish::{Published, replace_bytes};
@@ -135,16 +136,12 @@ fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIden
     let identity = FileIdentity::of(fd, &path)
         .map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
     let me = rustix::process::geteuid().as_raw();
-    if identity.uid != me && identity.uid != 0 {
-        let why = format!("belongs to user {}, neither {me} nor root", identity.uid);
-        return Err(Reason::ReceiptUnsafe { path, why });
-    }
-    let sticky = identity.mode & 0o1000 != 0;
-    if identity.mode & 0o022 != 0 && !(sticky_ok && sticky) {
-        let why = format!("can be written by others (mode {:04o}; chmod go-w it)", identity.mode & 0o7777);
-        return Err(Reason::ReceiptUnsafe { path, why });
-    }
-    Ok(identity)
+    let why = match identity.exposure(Owners::only(me).or_root(true).or_sticky(sticky_ok)) {
+        None => return Ok(identity),
+        Some(Exposure::Owner(uid)) => format!("belongs to user {uid}, neither {me} nor root"),
+        Some(Exposure::Writers(mode)) => format!("can be written by others (mode {mode:04o}; chmod go-w it)"),
+    };
+    Err(Reason::ReceiptUnsafe { path, why })
 }
 
 fn check_folders(folder: &Root) -> Result<(), Reason> {
