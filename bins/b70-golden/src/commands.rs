@@ -54,7 +54,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
     let options = PrepareOptions {
         source_model_sha256: spec.map(|spec| spec.source.sha256),
         build_fingerprint_sha256: build,
-        replace: args.replace,
+        force: args.force,
     };
     let report = b70_golden::prepare(&root, &parameters, &options, &pool)?;
     Output::ok(&report, text::prepared(ui, &report))

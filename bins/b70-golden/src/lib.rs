@@ -36,7 +36,8 @@ impl HasGlobal for Cli {
 pub enum Command {
     /// Make a set of fixtures: weights, inputs, expected outputs, a manifest with a SHA-256 each, and a C header.
     ///
-    /// The bytes depend on nothing but the parameters. A set that is there and sound is kept; a damaged one is replaced.
+    /// The bytes depend on nothing but the parameters. A set that is there and sound is kept, whoever wrote it; a damaged one
+    /// of the kit is replaced. What another tool or kit 0.1 wrote is replaced only with --force.
     Prepare(PrepareArgs),
     /// Check the set: the manifest's form, that nothing is missing, and the SHA-256 of every tensor.
     Verify {
@@ -112,9 +113,9 @@ pub struct PrepareArgs {
     /// Build folder of the build the set is made for.
     #[arg(long, value_name = "DIR", requires = "runtime")]
     build: Option<PathBuf>,
-    /// Replace a sound set of other parameters.
-    #[arg(long)]
-    replace: bool,
+    /// Replace what is there: a sound set of other parameters, or one that another tool or kit 0.1 wrote.
+    #[arg(long, alias = "replace")]
+    force: bool,
     /// Threads [default: one for each core].
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     jobs: usize,

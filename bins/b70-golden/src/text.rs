@@ -22,12 +22,13 @@ pub(crate) fn prepared(ui: &Ui, report: &PrepareReport) -> String {
         PrepareStatus::Replaced => "replaced",
     };
     let mut text = format!(
-        "{}: {} tensors, {} to make, {} in all\n  {}\n{}",
+        "{}: {} tensors, {} to make, {} in all\n  {}\n  written by {}\n{}",
         ui.paint(Style::Good, word),
         report.tensors.len(),
         seconds_text(report.generate_seconds),
         seconds_text(report.seconds),
         report.manifest.display(),
+        shown(&report.written_by),
         tensors(&report.tensors)
     );
     if let Some(why) = &report.replaced_because {
@@ -43,10 +44,11 @@ pub(crate) fn verified(ui: &Ui, check: &SetCheck) -> String {
     let word = if check.is_valid() { ui.paint(Style::Good, "valid") } else { ui.paint(Style::Bad, "FAILED") };
     let how = if check.recomputed { ", made again and compared" } else { "" };
     let mut text = format!(
-        "{word}: {} tensors right{how}, {}\n  {}\n",
+        "{word}: {} tensors right{how}, {}\n  {}\n  written by {}\n",
         check.tensors.len(),
         seconds_text(check.seconds),
-        check.manifest.display()
+        check.manifest.display(),
+        shown(&check.written_by)
     );
     for failure in &check.failures {
         text.push_str(&format!("  {}\n", shown(failure)));

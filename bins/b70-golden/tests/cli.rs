@@ -113,8 +113,36 @@ fn another_sound_set_stays_unless_told() {
     let other = &["prepare", "--k", "32", "--n", "4", "--widths", "1", "--seed", "9"];
     let error = scratch.json(other, 1);
     assert_eq!(error["error"]["kind"], "other-set");
-    assert!(error["error"]["hint"].as_str().expect("a hint").contains("--replace"));
-    assert_eq!(scratch.json(&[&other[..], &["--replace"]].concat(), 0)["status"], "replaced");
+    assert!(error["error"]["hint"].as_str().expect("a hint").contains("--force"));
+    assert_eq!(scratch.json(&[&other[..], &["--force"]].concat(), 0)["status"], "replaced");
+}
+
+#[test]
+fn a_set_of_the_lab_is_named_and_stays() {
+    let scratch = Scratch::new();
+    let sizes = ["prepare", "--k", "32", "--n", "4", "--widths", "1"];
+    scratch.json(&sizes, 0);
+    let path = scratch.root().join("mmvq-q4_0-q8_1-v1/manifest.json");
+    let ours = fs::read_to_string(&path).expect("a manifest");
+    let theirs = ours.replace("\"path\": \"b70-golden\"", "\"path\": \"/srv/lab/golden.py\"");
+    assert_ne!(theirs, ours);
+    fs::remove_file(&path).expect("it is ours");
+    fs::write(&path, &theirs).expect("it is ours");
+    assert_eq!(scratch.json(&["verify"], 0)["written_by"], "/srv/lab/golden.py revision 2");
+    let kept = scratch.json(&sizes, 0);
+    assert_eq!(
+        (kept["status"].as_str(), kept["written_by"].as_str()),
+        (Some("kept"), Some("/srv/lab/golden.py revision 2"))
+    );
+    let other = [&sizes[..], &["--seed", "9"]].concat();
+    let error = scratch.json(&other, 1);
+    assert_eq!(
+        (error["error"]["kind"].as_str(), error["error"]["found"].as_str()),
+        (Some("foreign-set"), Some("/srv/lab/golden.py revision 2"))
+    );
+    assert!(error["error"]["hint"].as_str().expect("a hint").contains("--force"), "{error}");
+    assert_eq!(fs::read_to_string(&path).expect("a manifest"), theirs);
+    assert_eq!(scratch.json(&[&other[..], &["--force"]].concat(), 0)["status"], "replaced");
 }
 
 #[test]

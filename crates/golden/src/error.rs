@@ -40,6 +40,16 @@ pub enum GoldenError {
         /// The value asked for.
         expected: String,
     },
+    /// What has the name was not written by this version of the kit, and is not the set that was asked for.
+    #[error("{} was written by {written_by}, and {why}; it was left as it is", path.display())]
+    ForeignSet {
+        /// The set.
+        path: PathBuf,
+        /// What wrote it, as its manifest states it.
+        written_by: String,
+        /// In what it is not the set that was asked for.
+        why: String,
+    },
     /// A set is not what its manifest says; every fault is named.
     #[error("the golden set {} is not valid: {}", path.display(), faults.join("; "))]
     BadSet {
@@ -108,14 +118,18 @@ impl Explain for GoldenError {
         match self {
             Self::Parameter { found, expected, .. } => report("parameter").found(found).expected(expected),
             Self::Packing { .. } => report("packing"),
-            Self::OtherSet { path, found, expected, .. } => {
-                report("other-set").path(path).found(found).expected(expected).hint(
-                    "choose another --artifact-root, or say --replace: a set can be made again from its parameters",
-                )
-            }
-            Self::BadSet { path, .. } => {
-                report("golden-set").path(path).hint("b70-golden prepare makes it again from its parameters")
-            }
+            Self::OtherSet { path, found, expected, .. } => report("other-set")
+                .path(path)
+                .found(found)
+                .expected(expected)
+                .hint("choose another --artifact-root, or say --force: a set can be made again from its parameters"),
+            Self::ForeignSet { path, written_by, .. } => report("foreign-set")
+                .path(path)
+                .found(written_by)
+                .hint("choose another --artifact-root, or say --force to put a set of the kit in its place"),
+            Self::BadSet { path, .. } => report("golden-set").path(path).hint(
+                "b70-golden prepare makes it again from its parameters (with --force where it was not the kit's)",
+            ),
             Self::Capture { path, .. } => {
                 report("capture").path(path).hint("complete the capture's metadata; docs/formats/golden.md lists it")
             }
@@ -133,7 +147,9 @@ impl Explain for GoldenError {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::OtherSet { .. } | Self::BadSet { .. } | Self::Capture { .. } => exit::CHECK_FAILED,
+            Self::OtherSet { .. } | Self::ForeignSet { .. } | Self::BadSet { .. } | Self::Capture { .. } => {
+                exit::CHECK_FAILED
+            }
             Self::Parameter { .. }
             | Self::Packing { .. }
             | Self::BadFile { .. }

@@ -1,23 +1,22 @@
 //! A set as a folder: publish it, verify it.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use b70_manifest::EvidenceClass;
 use b70_manifest::document::read_text;
-use b70_manifest::golden::{GoldenCase, GoldenRule, GoldenSet, GoldenTensor};
+use b70_manifest::golden::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 use b70_store::{
     DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
     hash_many, open_or_create, publish_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
 use schemars::JsonSchema;
-use serde::Serialize;
-use serde_json::{Map, json};
+use serde::{Deserialize as _, Serialize};
+use serde_json::{Map, Value, json};
 
 use crate::error::GoldenError;
-use crate::generate::{PACKED, SetParameters, WEIGHTS, expected_name, generate, input_name};
+use crate::generate::{PACKED, SetParameters, expected_name, generate, input_name};
 
 /// Folder of the set below the artifact root.
 pub const SET_NAME: &str = "mmvq-q4_0-q8_1-v1";
@@ -30,6 +29,15 @@ pub const HEADER_NAME: &str = "b70_golden.h";
 /// The C header: documents each file and reads it, so that a kernel can be tested from the folder alone.
 pub const HEADER: &str = include_str!("../bundle/b70_golden.h");
 
+/// What our manifests name as their generator.
+const GENERATOR: &str = env!("CARGO_PKG_NAME");
+/// Revision of the manifest that [`prepare`] writes; 1 was the form of kit 0.1, which did not state it.
+const REVISION: u64 = 2;
+/// What `status` says once every file is there.
+const READY: &str = "ready";
+/// What every manifest says of itself, as upstream's do.
+const NOTE: &str = "Deterministic tensors made from a seed; not captured model activations.";
+
 /// The largest manifest that is read.
 const MAX_MANIFEST: u64 = 4 << 20;
 
@@ -40,8 +48,8 @@ pub struct PrepareOptions {
     pub source_model_sha256: Option<Sha256>,
     /// Fingerprint of the build the set is made for.
     pub build_fingerprint_sha256: Option<Sha256>,
-    /// Replace a sound set of other parameters.
-    pub replace: bool,
+    /// Replace whatever has the name: a sound set of other parameters, a set of another form or of another tool.
+    pub force: bool,
 }
 
 /// How a prepare ended.
@@ -50,7 +58,7 @@ pub struct PrepareOptions {
 pub enum PrepareStatus {
     /// The set is new.
     Created,
-    /// The set was there, every byte of it, and was kept.
+    /// The set was there, every byte of it, and was kept; also another tool's, if it is of these parameters.
     Kept,
     /// What was there was damaged or another set, and has been replaced.
     Replaced,
@@ -81,6 +89,8 @@ pub struct PrepareReport {
     pub status: PrepareStatus,
     /// Why what was there was replaced.
     pub replaced_because: Option<String>,
+    /// What wrote the set that is there now.
+    pub written_by: String,
     /// The set's manifest.
     pub manifest: PathBuf,
     /// SHA-256 of the manifest.
@@ -105,6 +115,8 @@ pub struct SetCheck {
     pub promotion_eligible: bool,
     /// `valid` or `failed`.
     pub status: String,
+    /// What wrote the set, as its manifest states it.
+    pub written_by: String,
     /// The set's manifest.
     pub manifest: PathBuf,
     /// SHA-256 of the manifest.
@@ -131,10 +143,11 @@ fn name(text: &str) -> Result<RelPath, GoldenError> {
 }
 
 /// Makes a set and publishes it as `<root>/mmvq-q4_0-q8_1-v1`, whole or not at all. A set of the same parameters whose
-/// every byte is right is kept; a damaged one is replaced; a sound one of other parameters only if told so.
+/// every byte is right is kept, whoever wrote it. A damaged one of ours is replaced. A sound one of other parameters is
+/// replaced only if told so, and so is whatever another tool or kit 0.1 wrote.
 ///
 /// # Errors
-/// [`GoldenError::Parameter`], [`GoldenError::OtherSet`], or a refusal of the file system.
+/// [`GoldenError::Parameter`], [`GoldenError::OtherSet`], [`GoldenError::ForeignSet`], or a refusal of the file system.
 pub fn prepare(
     root: &Path,
     parameters: &SetParameters,
@@ -156,6 +169,7 @@ pub fn prepare(
                 promotion_eligible: false,
                 status: PrepareStatus::Kept,
                 replaced_because: None,
+                written_by: check.written_by,
                 manifest: check.manifest,
                 manifest_sha256: check.manifest_sha256,
                 tensors: check.tensors,
@@ -218,6 +232,7 @@ pub fn prepare(
         promotion_eligible: false,
         status,
         replaced_because: because,
+        written_by: writer(document.generator.as_ref(), document.extra.get("header")),
         manifest: folder.join(&name(MANIFEST)?),
         manifest_sha256,
         tensors: published,
@@ -243,68 +258,93 @@ fn incumbent(
         Err(StoreError::Missing { .. }) => return Ok(Incumbent::None),
         Err(error) => return Err(error.into()),
     };
-    let (document, check) = match check(&folder, false, pool) {
-        Ok(found) => found,
-        Err(GoldenError::Store(StoreError::Missing { path })) => {
-            return Ok(Incumbent::Replace(format!("{} is missing", path.display())));
-        }
-        Err(error @ (GoldenError::Document(_) | GoldenError::BadSet { .. })) => {
-            return Ok(Incumbent::Replace(error.to_string()));
-        }
+    let (written_by, is_ours) = writer_of(&folder)?;
+    let (found, fault) = match check(&folder, false, pool) {
+        Ok((document, check)) if check.is_valid() => (Some((document, check)), None),
+        Ok((_, check)) => (None, Some(check.failures.join("; "))),
+        Err(GoldenError::Store(StoreError::Missing { path })) => (None, Some(format!("{} is missing", path.display()))),
+        Err(error @ (GoldenError::Document(_) | GoldenError::BadSet { .. })) => (None, Some(error.to_string())),
         Err(error) => return Err(error),
     };
-    if !check.is_valid() {
-        return Ok(Incumbent::Replace(check.failures.join("; ")));
-    }
-    let found = parameters_of(&document);
-    let digest = |digest: Option<Sha256>| digest.map_or("none".to_owned(), |d| d.to_string());
-    let widths = |widths: &[u64]| widths.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-    let different = [
-        ("k", found.k.to_string(), parameters.k.to_string()),
-        ("n", found.n.to_string(), parameters.n.to_string()),
-        ("seed", found.seed.to_string(), parameters.seed.to_string()),
-        ("rule", found.rule.to_string(), parameters.rule.to_string()),
-        ("list of widths", widths(&found.widths), widths(&parameters.widths)),
-        ("choice of packed weights", found.packed.to_string(), parameters.packed.to_string()),
-        ("source model", digest(document.source_model_sha256), digest(options.source_model_sha256)),
-        ("build fingerprint", digest(document.build_fingerprint_sha256), digest(options.build_fingerprint_sha256)),
-    ]
-    .into_iter()
-    .find(|(_, found, expected)| found != expected);
-    match different {
-        None => Ok(Incumbent::Same(check)),
-        Some((what, found, expected)) if options.replace => {
-            Ok(Incumbent::Replace(format!("{what} was {found}, now {expected}")))
+    let path = folder.path().to_path_buf();
+    let different = found.as_ref().and_then(|(document, _)| difference(document, parameters, options));
+    match (found, fault, different) {
+        (Some((_, check)), _, None) if is_ours || !options.force => Ok(Incumbent::Same(check)),
+        (_, Some(fault), _) if is_ours => Ok(Incumbent::Replace(fault)),
+        (_, fault, different) if options.force => {
+            let what = different.map(|(what, found, expected)| format!("{what} was {found}, now {expected}"));
+            let why = what.or(fault).unwrap_or_else(|| format!("it was written by {written_by}"));
+            Ok(Incumbent::Replace(why))
         }
-        Some((what, found, expected)) => {
-            Err(GoldenError::OtherSet { path: folder.path().to_path_buf(), what, found, expected })
+        (_, None, Some((what, found, expected))) if is_ours => {
+            Err(GoldenError::OtherSet { path, what, found, expected })
+        }
+        (_, fault, different) => {
+            let what = different.map(|(what, found, expected)| format!("its {what} is {found}, expected {expected}"));
+            Err(GoldenError::ForeignSet { path, written_by, why: what.or(fault).unwrap_or_default() })
         }
     }
 }
 
-fn manifest(parameters: &SetParameters, options: &PrepareOptions, published: &[TensorReport]) -> GoldenSet {
-    let case = |&m: &u64| GoldenCase {
-        m,
-        weights: WEIGHTS.to_owned(),
-        input: input_name(m),
-        expected: expected_name(m),
-        extra: Map::new(),
+/// The first thing in which a set is not the one that is asked for. A model or a build that nobody named is not compared.
+fn difference(
+    document: &GoldenSet,
+    parameters: &SetParameters,
+    options: &PrepareOptions,
+) -> Option<(&'static str, String, String)> {
+    let found = parameters_of(document);
+    let digest = |digest: Option<Sha256>| digest.map_or("none".to_owned(), |d| d.to_string());
+    let widths = |widths: &[u64]| widths.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let named = |what, found, asked: Option<Sha256>| asked.map(|asked| (what, digest(found), asked.to_string()));
+    [
+        Some(("k", found.k.to_string(), parameters.k.to_string())),
+        Some(("n", found.n.to_string(), parameters.n.to_string())),
+        Some(("seed", found.seed.to_string(), parameters.seed.to_string())),
+        Some(("rule", found.rule.to_string(), parameters.rule.to_string())),
+        Some(("list of widths", widths(&found.widths), widths(&parameters.widths))),
+        Some(("choice of packed weights", found.packed.to_string(), parameters.packed.to_string())),
+        named("source model", document.source_model_sha256, options.source_model_sha256),
+        named("build fingerprint", document.build_fingerprint_sha256, options.build_fingerprint_sha256),
+    ]
+    .into_iter()
+    .flatten()
+    .find(|(_, found, expected)| found != expected)
+}
+
+/// What a manifest says of its maker, in words. Kit 0.1 named none, and is known by its header.
+fn writer(generator: Option<&GoldenGenerator>, header: Option<&Value>) -> String {
+    match (generator, header) {
+        (Some(generator), _) => format!("{} revision {}", generator.path, generator.revision),
+        (None, Some(header)) if header["file"] == HEADER_NAME => format!("{GENERATOR} of kit 0.1"),
+        (None, _) => "a tool that its manifest does not name".to_owned(),
+    }
+}
+
+/// What wrote the set in `folder`, and whether that is this program in its present form. A manifest that cannot be read
+/// says nothing of the kind: then it is not ours to replace.
+fn writer_of(folder: &Root) -> Result<(String, bool), GoldenError> {
+    let bytes = match folder.read(&name(MANIFEST)?, MAX_MANIFEST) {
+        Ok(bytes) => bytes,
+        Err(StoreError::Missing { .. }) => Vec::new(),
+        Err(error) => return Err(error.into()),
     };
-    let tensors: BTreeMap<String, GoldenTensor> = parameters
-        .files()
-        .into_iter()
-        .zip(published)
-        .map(|((name, dtype, shape, size_bytes), published)| {
-            let tensor = GoldenTensor {
-                sha256: published.sha256,
-                size_bytes,
-                shape: shape.to_vec(),
-                dtype: dtype.to_owned(),
-                extra: Map::new(),
-            };
-            (name, tensor)
-        })
-        .collect();
+    let manifest: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    let generator = manifest.get("generator").and_then(|found| GoldenGenerator::deserialize(found).ok());
+    let is_ours = generator.as_ref().is_some_and(|found| found.path == GENERATOR && found.revision == REVISION);
+    Ok((writer(generator.as_ref(), manifest.get("header")), is_ours))
+}
+
+fn manifest(parameters: &SetParameters, options: &PrepareOptions, published: &[TensorReport]) -> GoldenSet {
+    let case = |&m: &u64| GoldenCase { width: m, tensors: [input_name(m), expected_name(m)], extra: Map::new() };
+    let tensor =
+        |((path, dtype, shape, size_bytes), published): ((_, &str, [u64; 2], _), &TensorReport)| GoldenTensor {
+            path,
+            sha256: published.sha256,
+            size_bytes,
+            shape: shape.to_vec(),
+            dtype: dtype.to_owned(),
+            extra: Map::new(),
+        };
     let mut extra = Map::new();
     extra.insert("header".to_owned(), json!({ "file": HEADER_NAME, "sha256": Sha256::of(HEADER.as_bytes()) }));
     GoldenSet {
@@ -312,18 +352,21 @@ fn manifest(parameters: &SetParameters, options: &PrepareOptions, published: &[T
         format: SET_FORMAT.to_owned(),
         evidence_class: EvidenceClass::SyntheticKernelContractDiagnosticOnly,
         promotion_eligible: b70_manifest::NeverEligible,
+        status: Some(READY.to_owned()),
+        generator: Some(GoldenGenerator { path: GENERATOR.to_owned(), revision: REVISION, extra: Map::new() }),
         rule: Some(parameters.rule),
         seed: parameters.seed,
         k: parameters.k,
         n: parameters.n,
         required_widths: parameters.widths.clone(),
         cases: parameters.widths.iter().map(case).collect(),
-        tensors,
+        tensors: parameters.files().into_iter().zip(published).map(tensor).collect(),
         source_model_sha256: options.source_model_sha256,
         build_fingerprint_sha256: options.build_fingerprint_sha256,
         // No time: the same parameters give the same manifest, byte for byte, on every machine.
         created_unix: None,
         created_utc: None,
+        note: Some(NOTE.to_owned()),
         extra,
     }
 }
@@ -335,7 +378,7 @@ fn parameters_of(document: &GoldenSet) -> SetParameters {
         seed: document.seed,
         widths: document.required_widths.clone(),
         rule: document.rule.unwrap_or(GoldenRule::Contract),
-        packed: document.tensors.contains_key(PACKED),
+        packed: document.tensor(PACKED).is_some(),
     }
 }
 
@@ -379,17 +422,22 @@ fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(Go
     let mut failures = Vec::new();
     parameters.check().map_err(|error| GoldenError::BadSet { path: path.clone(), faults: vec![error.to_string()] })?;
     let files = parameters.files();
-    for unknown in document.tensors.keys().filter(|tensor| files.iter().all(|(name, ..)| name != *tensor)) {
-        failures.push(format!("{unknown}: the manifest lists it, but a set of these parameters has no such tensor"));
+    let is_listed = |path: &str| files.iter().any(|(name, ..)| name == path);
+    for unknown in document.tensors.iter().filter(|tensor| !is_listed(&tensor.path)) {
+        failures
+            .push(format!("{}: the manifest lists it, but a set of these parameters has no such tensor", unknown.path));
     }
     let cases: Vec<GoldenCase> = manifest(&parameters, &PrepareOptions::default(), &[]).cases;
     let bare = |case: &GoldenCase| GoldenCase { extra: Map::new(), ..case.clone() };
     if document.cases.iter().map(bare).ne(cases) {
         failures.push("cases: the manifest must have one case for each required width, in order".to_owned());
     }
+    if let Some(status) = document.status.as_deref().filter(|status| *status != READY) {
+        failures.push(format!("status: the manifest says {status:?}, expected {READY:?}"));
+    }
     let mut listed = Vec::new();
     for (file, dtype, shape, size) in files {
-        match document.tensors.get(&file) {
+        match document.tensor(&file) {
             None => failures.push(format!("{file}: missing from the manifest")),
             Some(tensor) if tensor.shape != shape || tensor.dtype != dtype || tensor.size_bytes != size => {
                 failures.push(format!(
@@ -432,6 +480,7 @@ fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(Go
         evidence_class: EvidenceClass::SyntheticKernelContractDiagnosticOnly,
         promotion_eligible: false,
         status: if failures.is_empty() { "valid" } else { "failed" }.to_owned(),
+        written_by: writer(document.generator.as_ref(), document.extra.get("header")),
         manifest: path,
         manifest_sha256: Sha256::of(&bytes),
         recomputed: recompute,

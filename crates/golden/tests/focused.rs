@@ -327,6 +327,21 @@ fn a_receipt_is_a_claim() {
 }
 
 #[test]
+fn upstreams_result_is_never_a_pass_to_reuse() {
+    let build = Build::new();
+    let first = build.run(&["ONE"]);
+    let key = first.document.run_key.to_string();
+    let theirs =
+        include_str!("../../../fixtures/documents/samples/lab-focused-result.json").replace(&"a".repeat(64), &key);
+    let receipt = build.artifacts().join(format!("focused/passes/{key}.json"));
+    fs::write(receipt, theirs).expect("it is ours");
+    let report = build.reuse(&["ONE"]);
+    assert_eq!(report.document.status, FocusedStatus::Passed, "it ran instead: {report:?}");
+    let why = &report.document.not_reused_because[0];
+    assert!(why.contains("it is a focused result of upstream's script"), "{why}");
+}
+
+#[test]
 fn what_keeps_a_run_from_starting() {
     let build = Build::new();
     let error = |ops: &[&str], change: &dyn Fn(&mut FocusedRequest<'_>)| {

@@ -58,6 +58,11 @@ impl Set {
     }
 }
 
+fn tensor<'a>(manifest: &'a mut Value, path: &str) -> &'a mut Value {
+    let tensors = manifest["tensors"].as_array_mut().expect("a list");
+    tensors.iter_mut().find(|tensor| tensor["path"] == path).expect("a tensor of the set")
+}
+
 fn names(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(folder)
         .expect("a folder")
@@ -145,10 +150,10 @@ fn a_manifest_that_leaves_something_out_or_adds_something_is_refused() {
     type Change = fn(&mut Value);
     let changes: [(&str, Change); 4] = [
         ("expected-m2.f32.bin", |m| {
-            m["tensors"].as_object_mut().expect("an object").remove("expected-m2.f32.bin");
+            m["tensors"].as_array_mut().expect("a list").retain(|t| t["path"] != "expected-m2.f32.bin");
         }),
-        ("../weights.bin", |m| m["tensors"]["../weights.bin"] = m["tensors"]["weights.q4_0.bin"].clone()),
-        ("input-m1.q8_1.bin", |m| m["tensors"]["input-m1.q8_1.bin"]["shape"] = json!([2, 32])),
+        ("../weights.bin", |m| tensor(m, "weights.q4_0.bin")["path"] = json!("../weights.bin")),
+        ("input-m1.q8_1.bin", |m| tensor(m, "input-m1.q8_1.bin")["shape"] = json!([2, 32])),
         ("case", |m| {
             m["cases"].as_array_mut().expect("a list").pop();
         }),
@@ -186,7 +191,7 @@ fn recomputing_finds_a_set_forged_as_a_whole() {
     let set = Set::new();
     set.change("expected-m1.f32.bin", |bytes| bytes[0] ^= 1);
     let digest = b70_store::Sha256::of(&fs::read(set.path("expected-m1.f32.bin")).expect("the file"));
-    set.change_manifest(|m| m["tensors"]["expected-m1.f32.bin"]["sha256"] = json!(digest));
+    set.change_manifest(|m| tensor(m, "expected-m1.f32.bin")["sha256"] = json!(digest));
     assert!(set.failures().is_empty());
     let check = verify(set.root.path(), true, &pool(2)).expect("a readable set");
     assert!(check.failures.len() == 1 && check.failures[0].starts_with("expected-m1.f32.bin"), "{check:?}");
@@ -204,7 +209,7 @@ fn a_sound_set_of_other_parameters_is_not_replaced_unasked() {
         assert!(matches!(error, GoldenError::OtherSet { .. }), "{error}");
     }
     assert!(set.failures().is_empty());
-    let options = PrepareOptions { replace: true, ..PrepareOptions::default() };
+    let options = PrepareOptions { force: true, ..PrepareOptions::default() };
     let other = SetParameters { seed: 1, ..small() };
     let report = prepare(set.root.path(), &other, &options, &pool(2)).expect("told to replace");
     assert_eq!(report.replaced_because.as_deref(), Some("seed was 270036, now 1"));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_manifest::golden::{FocusedResult, FocusedStatus};
+use b70_manifest::golden::{FocusedResult, FocusedStatus, LabFocusedResult};
 use b70_store::{
     EntryKind, Error as StoreError, Progress, RelPath, Root, Sha256, What, hash_file, open_or_create, replace_bytes,
 };
@@ -125,7 +125,10 @@ fn stripped(value: &Value) -> Value {
 /// A receipt is a claim: its key must follow from its identity, every test must have been executed and passed, and every
 /// log must still be there with the digest of that day.
 fn proven(bytes: &[u8], key: &Sha256) -> Result<Receipt, String> {
-    let receipt: Receipt = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
+    let receipt: Receipt = serde_json::from_slice(bytes).map_err(|e| {
+        let upstream = serde_json::from_slice::<LabFocusedResult>(bytes).is_ok();
+        if upstream { "it is a focused result of upstream's script".to_owned() } else { e.to_string() }
+    })?;
     let result = &receipt.result;
     let own = b70_manifest::canonical_sha256(&result.identity).map_err(|e| e.to_string())?;
     if own != *key || result.run_key != *key {

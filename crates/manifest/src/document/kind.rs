@@ -33,6 +33,8 @@ words! {
         GoldenSet = "golden-set",
         /// The outcome of focused backend tests.
         FocusedResult = "focused-result",
+        /// Focused backend tests as the lab's script ran them.
+        LabFocusedResult = "lab-focused-result",
         /// A calibration of one endpoint.
         CalibrationResult = "calibration-result",
         /// A calibration over several endpoints.
@@ -72,6 +74,9 @@ impl Kind {
             Self::Fingerprint => "everything a test result of a build depends on",
             Self::GoldenSet => "a set of deterministic kernel fixtures",
             Self::FocusedResult => "the outcome of focused backend tests",
+            Self::LabFocusedResult => {
+                "focused backend tests as the lab's script ran them; readable, never a pass to reuse"
+            }
             Self::CalibrationResult => "a cold calibration of one endpoint",
             Self::CalibrationRun => "a cold calibration over several endpoints",
             Self::LabCalibrationResult => "a result of the lab's realistic suite",
@@ -117,6 +122,7 @@ impl Kind {
             Self::Fingerprint => &["fingerprint.json", "*.fingerprint.json"],
             Self::GoldenSet => &["*.golden-set.json"],
             Self::FocusedResult => &["*.focused-result.json"],
+            Self::LabFocusedResult => &["*.lab-focused-result.json"],
             Self::CalibrationResult => &["*.calibration-result.json"],
             Self::CalibrationRun => &["*.calibration-run.json"],
             Self::LabCalibrationResult => &["*.lab-calibration-result.json"],

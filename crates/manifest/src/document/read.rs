@@ -46,6 +46,7 @@ documents! {
     artifact::Fingerprint => Fingerprint,
     golden::GoldenSet => GoldenSet,
     golden::FocusedResult => FocusedResult,
+    golden::LabFocusedResult => LabFocusedResult,
     calibration::CalibrationResult => CalibrationResult,
     calibration::CalibrationRun => CalibrationRun,
     calibration::LabCalibrationResult => LabCalibrationResult,

@@ -99,6 +99,74 @@ pub struct FocusedTest {
     pub extra: Map<String, Value>,
 }
 
+/// Focused backend tests as the lab's script ran them. Its identity leaves out libraries, card and compiler, so its pass is readable and never reused.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Focused result (lab)")]
+pub struct LabFocusedResult {
+    /// Version of this document's form, 1.
+    #[schemars(range(min = 1, max = 1), example = 1)]
+    pub schema_version: u64,
+    /// Always `focused-diagnostic-only`.
+    #[schemars(extend("const" = "focused-diagnostic-only"))]
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: NeverEligible,
+    /// Whether every program ended with 0, a claim.
+    #[schemars(example = true)]
+    pub passed: bool,
+    /// The script's key of the run.
+    pub run_key: Sha256Hex,
+    /// What the key was made of.
+    pub identity: LabFocusedIdentity,
+    /// The script's fingerprint of the build.
+    #[schemars(example = json!({"schema_version": 1}))]
+    pub build_fingerprint: Map<String, Value>,
+    /// One log a test.
+    pub logs: Vec<LabFocusedLog>,
+    /// Seconds the run took.
+    #[schemars(range(min = 0.0), example = 3.2)]
+    pub seconds: f64,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// What the lab's script makes the key of a run from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LabFocusedIdentity {
+    /// The build's fingerprint.
+    pub fingerprint: Sha256Hex,
+    /// Ordinal of the card, as text.
+    #[schemars(example = &"0")]
+    pub gpu: String,
+    /// Selected tests.
+    #[schemars(length(min = 1), example = json!(["MUL_MAT_Q4_0_REORDER"]))]
+    pub ops: Vec<String>,
+    /// Variables of the run.
+    #[schemars(example = json!([]))]
+    pub environment: Vec<Value>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// One test of the lab's run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LabFocusedLog {
+    /// Name of the test.
+    #[schemars(length(min = 1), example = &"MUL_MAT_Q4_0_REORDER")]
+    pub op: String,
+    /// Path of the log.
+    #[schemars(length(min = 1), example = &"/srv/results/focused/MUL_MAT_Q4_0_REORDER.log")]
+    pub log: String,
+    /// How the program ended: its exit code, or minus the signal.
+    #[schemars(example = 0)]
+    pub returncode: i64,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
 words! {
     /// Outcome of a focused run.
     FocusedStatus {

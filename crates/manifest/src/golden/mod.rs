@@ -5,8 +5,10 @@ mod focused;
 mod set;
 
 pub use corpus::{CorpusSource, GoldenCorpusManifest, ImplementedArtifact, ResetPolicy};
-pub use focused::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
-pub use set::{GoldenCase, GoldenRule, GoldenSet, GoldenTensor};
+pub use focused::{
+    FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest, LabFocusedIdentity, LabFocusedLog, LabFocusedResult,
+};
+pub use set::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 
 /// The version `migrate` writes; version 1 is the lab's.
 pub const GOLDEN_CORPUS_VERSION: u64 = 2;

@@ -76,6 +76,7 @@ fn generate(kind: Kind) -> Value {
         Kind::Fingerprint => make::<artifact::Fingerprint>(kind),
         Kind::GoldenSet => make::<golden::GoldenSet>(kind),
         Kind::FocusedResult => make::<golden::FocusedResult>(kind),
+        Kind::LabFocusedResult => make::<golden::LabFocusedResult>(kind),
         Kind::CalibrationResult => make::<calibration::CalibrationResult>(kind),
         Kind::CalibrationRun => make::<calibration::CalibrationRun>(kind),
         Kind::LabCalibrationResult => make::<calibration::LabCalibrationResult>(kind),

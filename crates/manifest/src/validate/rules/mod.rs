@@ -26,6 +26,7 @@ pub(super) fn check(kind: Kind, value: &Value, report: &mut Report<'_>) {
         Kind::RegistryRecord => packs::registry(value, report),
         Kind::GoldenSet => results::golden_set(value, report),
         Kind::FocusedResult => results::focused(value, report),
+        Kind::LabFocusedResult => results::lab_focused(value, report),
         Kind::CalibrationResult => results::calibration(value, report),
         Kind::CalibrationRun => results::run(value, report),
         Kind::Comparison => results::comparison(value, report),

@@ -5,27 +5,31 @@ use super::{items, packs, unique};
 use crate::calibration::CalibrationResult;
 use crate::gate::{GateOutcome, Judged};
 
+/// Upstream's form, and the form of kit 0.1: tensors by name, cases with `m`, `weights`, `input` and `expected`.
 pub(super) fn golden_set(value: &Value, report: &mut Report<'_>) {
-    let tensors = value.get("tensors").and_then(Value::as_object);
+    let listed: Vec<(String, String, &Value)> = items(value, "/tensors")
+        .filter_map(|(pointer, tensor)| {
+            let path = tensor.get("path")?;
+            Some((format!("{pointer}/path"), path.as_str()?.to_owned(), path))
+        })
+        .collect();
+    let by_name = value.get("tensors").and_then(Value::as_object);
+    let is_known = |name: &str| {
+        listed.iter().any(|(_, path, _)| path == name) || by_name.is_some_and(|all| all.contains_key(name))
+    };
     let mut widths = Vec::new();
     for (pointer, case) in items(value, "/cases") {
-        widths.extend(case.get("m").and_then(Value::as_u64));
-        for field in ["weights", "input", "expected"] {
-            let name = case.get(field).and_then(Value::as_str);
-            if let (Some(name), Some(tensors)) = (name, tensors)
-                && !tensors.contains_key(name)
-            {
+        widths.extend(["width", "m"].into_iter().find_map(|field| case.get(field)?.as_u64()));
+        let fields = ["weights", "input", "expected"].map(|field| (format!("{pointer}/{field}"), case.get(field)));
+        let names = items(case, "/tensors").map(|(inner, name)| (format!("{pointer}{inner}"), Some(name)));
+        for (pointer, name) in fields.into_iter().chain(names) {
+            if let Some(name) = name.and_then(Value::as_str).filter(|name| !is_known(name)) {
                 let message = format!("the case names {name:?}, which is not among the tensors");
-                report.at(
-                    "known-tensor",
-                    &format!("{pointer}/{field}"),
-                    format!("{name:?}"),
-                    "a tensor of this set",
-                    message,
-                );
+                report.at("known-tensor", &pointer, format!("{name:?}"), "a tensor of this set", message);
             }
         }
     }
+    unique(report, "unique-path", "path", listed);
     for (pointer, width) in items(value, "/required_widths") {
         if width.as_u64().is_some_and(|width| !widths.contains(&width)) {
             let message = format!("the width {width} is required and has no case");
@@ -52,6 +56,17 @@ pub(super) fn focused(value: &Value, report: &mut Report<'_>) {
                 message,
             );
         }
+    }
+}
+
+/// Upstream calls a run passed and records how each program ended; both must say the same.
+pub(super) fn lab_focused(value: &Value, report: &mut Report<'_>) {
+    let passed = value.get("passed").and_then(Value::as_bool);
+    let code = |log: &Value| log.get("returncode").and_then(Value::as_i64).filter(|code| *code != 0);
+    let failed = items(value, "/logs").find_map(|(pointer, log)| Some((pointer, code(log)?)));
+    if let (Some(true), Some((pointer, code))) = (passed, failed) {
+        let message = format!("the run is called passed, and this test ended with {code}");
+        report.at("status", &format!("{pointer}/returncode"), code.to_string(), "0", message);
     }
 }
 
