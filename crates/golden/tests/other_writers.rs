@@ -64,7 +64,7 @@ struct Set {
 }
 
 impl Set {
-    fn new(manifest: fn(&[Tensor]) -> Value) -> Self {
+    fn new(manifest: Manifest) -> Self {
         let set = Self { root: tempfile::tempdir().expect("a scratch folder") };
         let made = tensors(&small());
         fs::create_dir(set.root.path().join(SET_NAME)).expect("it is ours");
@@ -108,7 +108,9 @@ impl Set {
     }
 }
 
-const WRITERS: [(fn(&[Tensor]) -> Value, &str); 2] =
+type Manifest = fn(&[Tensor]) -> Value;
+
+const WRITERS: [(Manifest, &str); 2] =
     [(upstream, "/srv/upstream/golden.py revision 1"), (kit_01, "b70-golden of kit 0.1")];
 
 #[test]
@@ -145,12 +147,13 @@ fn another_writers_set_is_replaced_only_when_forced() {
     }
 }
 
+type Change<'a> = Box<dyn Fn(&str) -> String + 'a>;
+
 #[test]
 fn a_bad_manifest_is_one_error_and_loses_nothing() {
     let digest = Sha256Hex::of(&tensors(&small())[0].bytes).to_string();
     let weights = "\"path\": \"weights.q4_0.bin\"";
     let time = "1796078798.0607479";
-    type Change<'a> = Box<dyn Fn(&str) -> String + 'a>;
     let changes: [(&str, Change<'_>); 9] = [
         ("weights.q4_0.bin: SHA-256 is", Box::new(|text| text.replace(&digest, &"c".repeat(64)))),
         ("not JSON: EOF", Box::new(|text| text[..text.len() / 2].to_owned())),
