@@ -49,8 +49,10 @@ impl Finished {
             Self::Packed(packed) => {
                 let packed = *packed;
                 let name = rel(&payload_file_name(entry.key));
-                let published =
-                    packed.file.commit(&name, OnExisting::ReplaceDamaged, &progress.silent()).map_err(cancelled)?;
+                let published = packed
+                    .file
+                    .commit(&name, OnExisting::ReplaceDamaged, None, &progress.silent())
+                    .map_err(cancelled)?;
                 entry.source_tensor.sha256 = packed.source_sha256;
                 entry.payload.size_bytes = published.content.size;
                 entry.payload.sha256 = published.content.sha256;

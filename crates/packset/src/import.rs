@@ -198,12 +198,12 @@ impl Import {
             return Ok((entry, Outcome::Created));
         }
         // Another file system, too many links, no permission, or a damaged payload in the way: a copy replaces it.
-        let mut temp = TempFile::create(tensors_dir)?;
+        let mut temp = TempFile::create(tensors_dir, 0o444)?;
         temp.reserve(entry.payload.size_bytes)?;
         temp.copy_from(&self.file, &self.path, entry.payload.size_bytes, &progress.silent()).map_err(cancelled)?;
         let expected = Some(entry.payload.sha256);
         let published = temp
-            .commit(&rel(file_name), 0o444, OnExisting::ReplaceDamaged, expected, &progress.silent())
+            .commit(&rel(file_name), OnExisting::ReplaceDamaged, expected, &progress.silent())
             .map_err(cancelled)?;
         entry.payload.blake3 = Some(published.content.blake3);
         Ok((entry, published.outcome))

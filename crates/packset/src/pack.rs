@@ -10,7 +10,7 @@ use std::path::Path;
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
-use b70_store::{ClosedFile, Hasher, Progress, RelPath, Root, TempFile, What};
+use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What};
 
 use crate::buffer::Growing;
 use crate::error::PackError;
@@ -53,7 +53,7 @@ fn band_rows(shape: MatrixShape, layout: &dyn Layout, limit: u64) -> Result<u64,
 
 /// A packed tensor that has no name yet.
 pub(crate) struct PackedTensor {
-    pub(crate) file: ClosedFile,
+    pub(crate) file: TempFile,
     pub(crate) source_sha256: Sha256Hex,
     pub(crate) seconds: f64,
 }
@@ -76,17 +76,17 @@ pub(crate) fn pack_whole(
     layout: &dyn Layout,
     tensors_dir: &Root,
     scratch: &mut Growing,
-) -> Result<ClosedFile, PackError> {
+) -> Result<TempFile, PackError> {
     let payload_len = layout.payload_len(tensor.shape)?;
-    let mut temp = TempFile::create(tensors_dir)?;
+    let mut temp = TempFile::create(tensors_dir, PAYLOAD_MODE)?;
     temp.without_sha256();
     temp.reserve(payload_len)?;
     let payload = scratch.get_mut(payload_len as usize).map_err(PackError::io("get memory for", tensors_dir.path()))?;
     layout.pack(tensor.shape, source, payload, Threads::One)?;
     temp.write_all(payload)?;
-    let file = temp.close(PAYLOAD_MODE)?;
-    file.start_writeback();
-    Ok(file)
+    temp.close()?;
+    temp.start_writeback();
+    Ok(temp)
 }
 
 /// Reads, packs and writes one tensor in bands. Both digests are left to the proof that reads the file back.
@@ -97,10 +97,10 @@ pub(crate) fn pack_banded(
     tensors_dir: &Root,
     limit: u64,
     progress: &Progress<'_>,
-) -> Result<ClosedFile, PackError> {
+) -> Result<TempFile, PackError> {
     let shape = tensor.shape;
     let payload_len = layout.payload_len(shape)?;
-    let mut temp = TempFile::create(tensors_dir)?;
+    let mut temp = TempFile::create(tensors_dir, PAYLOAD_MODE)?;
     temp.without_sha256();
     temp.reserve(payload_len)?;
     let mut buffers = Buffers::default();
@@ -126,9 +126,9 @@ pub(crate) fn pack_banded(
         progress.add(source_len);
         first += band.n;
     }
-    let file = temp.close(PAYLOAD_MODE)?;
-    file.start_writeback();
-    Ok(file)
+    temp.close()?;
+    temp.start_writeback();
+    Ok(temp)
 }
 
 /// SHA-256 of the model's own bytes of a tensor.

@@ -65,14 +65,13 @@ pub fn unpack_in(
     }
     let [k, n] = entry.identity.tensor_shape;
     let size = layout.source_len(MatrixShape { k, n })?;
-    let mut temp = TempFile::create(&folder)?;
+    let mut temp = TempFile::create(&folder, 0o644)?;
     temp.reserve(size)?;
     for_each_band(set.root(), entry, layout, working_set, pool, progress, |_, _, rows| {
         temp.write_all(rows)?;
         Ok(true)
     })?;
-    let published =
-        temp.commit(&file_name, 0o644, OnExisting::Fail, Some(entry.source_tensor.sha256), &progress.silent())?;
+    let published = temp.commit(&file_name, OnExisting::Fail, Some(entry.source_tensor.sha256), &progress.silent())?;
     Ok(Unpacked {
         schema_version: 1,
         set_key: document.key,

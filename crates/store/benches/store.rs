@@ -81,10 +81,10 @@ fn publishing(c: &mut Criterion) {
     group.sample_size(10).throughput(Throughput::Bytes(4 * LEN as u64));
     group.bench_function("copy-hash-read-back", |b| {
         b.iter(|| {
-            let mut temp = TempFile::create(&root).expect("made");
+            let mut temp = TempFile::create(&root, 0o444).expect("made");
             temp.reserve(4 * LEN as u64).expect("reserved");
             temp.copy_from(&file, &source, 4 * LEN as u64, &Progress::NONE).expect("copied");
-            temp.commit(&name, 0o444, OnExisting::Fail, None, &Progress::NONE).expect("published");
+            temp.commit(&name, OnExisting::Fail, None, &Progress::NONE).expect("published");
             root.remove_file(&name).expect("removed");
         });
     });

@@ -50,7 +50,7 @@ impl What {
 }
 
 /// The outcome of one pass: the digests that were asked for, and how many bytes they cover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Digests {
     /// SHA-256, when asked for.
     pub sha256: Option<Sha256>,

@@ -89,8 +89,8 @@ pub use many::{hash_many, hash_many_with};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
 pub use progress::Progress;
 pub use publish::{
-    ClosedFile, DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile,
-    copy_verified, publish_bytes, read_back, replace_bytes, sweep_orphans,
+    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, copy_verified,
+    publish_bytes, read_back, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
     Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,

@@ -161,7 +161,7 @@ fn files_read_back_together_have_what_was_written() {
             let data: Vec<Vec<u8>> = (0..5).map(|i| bytes(70_000 * i + i, i as u64)).collect();
             let mut files = Vec::new();
             for (i, data) in data.iter().enumerate() {
-                let mut temp = TempFile::create(&top).expect("made");
+                let mut temp = TempFile::create(&top, 0o444).expect("made");
                 temp.reserve(data.len() as u64 + 5000).expect("reserved");
                 if i != 1 {
                     temp.without_sha256();
@@ -172,7 +172,8 @@ fn files_read_back_together_have_what_was_written() {
                 } else {
                     temp.write_all(data).expect("written");
                 }
-                let file = temp.close(0o444).expect("closed");
+                temp.close().expect("closed");
+                let file = temp;
                 file.start_writeback();
                 assert_eq!((file.len(), file.is_empty()), (data.len() as u64, data.is_empty()));
                 assert_eq!(file.content(), None);
@@ -199,7 +200,7 @@ fn files_read_back_together_have_what_was_written() {
                     file.sync().expect("on the disk");
                 }
                 let as_named = name(&format!("{}-{i}", kernel.name()));
-                let published = file.commit(&as_named, OnExisting::Fail, &Progress::NONE).expect("published");
+                let published = file.commit(&as_named, OnExisting::Fail, None, &Progress::NONE).expect("published");
                 assert_eq!(published.content, Content::of(data));
                 assert_eq!(std::fs::read(&published.path).expect("read"), *data);
             }
@@ -214,7 +215,7 @@ fn bytes_that_changed_in_the_file_are_found_and_nothing_gets_a_name() {
     let dir = memory();
     let top = root(dir.path());
     let data = bytes(200_000, 3);
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     temp.write_all(&data).expect("written");
     // Another handle on the same inode, as a fault below us would have it.
     let fds = std::fs::read_dir("/proc/self/fd").expect("listed");
@@ -226,12 +227,13 @@ fn bytes_that_changed_in_the_file_are_found_and_nothing_gets_a_name() {
         })
         .expect("the unnamed file is open");
     let writer = std::fs::File::options().write(true).open(own).expect("opens");
-    let mut file = temp.close(0o444).expect("closed");
+    temp.close().expect("closed");
+    let mut file = temp;
     std::os::unix::fs::FileExt::write_at(&writer, &[data[150_000] ^ 1], 150_000).expect("damaged");
     match read_back(&mut [&mut file], &[], LaneKernel::best(), &Progress::NONE) {
         Err(Error::ReadBack { .. }) => {}
         other => panic!("{other:?}"),
     }
-    assert!(matches!(file.commit(&name("x"), OnExisting::Fail, &Progress::NONE), Err(Error::ReadBack { .. })));
+    assert!(matches!(file.commit(&name("x"), OnExisting::Fail, None, &Progress::NONE), Err(Error::ReadBack { .. })));
     assert_eq!(common::tree(dir.path()), []);
 }

@@ -188,8 +188,8 @@ proptest! {
                     assert!(real.starts_with(dir.path().join("root").canonicalize().expect("there")));
                     let _ = publish_bytes(&made, &name("payload"), b"x", 0o600, OnExisting::ReplaceDamaged);
                 }
-                if let Ok(temp) = TempFile::create(root) {
-                    let _ = temp.commit(&rel, 0o600, OnExisting::ReplaceDamaged, None, &Progress::NONE);
+                if let Ok(temp) = TempFile::create(root, 0o444) {
+                    let _ = temp.commit(&rel, OnExisting::ReplaceDamaged, None, &Progress::NONE);
                 }
                 let _ = root.remove_file(&rel);
             }

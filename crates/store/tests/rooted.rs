@@ -112,13 +112,13 @@ fn a_full_tmpfs() {
     assert!(before <= 8 << 20);
 
     // A reservation that does not fit is refused before any byte, and gives every block back.
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     no_space(temp.reserve(64 << 20));
     eventually(|| room() == before, "the refused reservation kept nothing");
     drop(temp);
     // Without one, the kernel accepts what fits and a short write is followed by the error.
     for named in [false, true] {
-        let mut temp = TempFile::create(&top).expect("made");
+        let mut temp = TempFile::create(&top, 0o444).expect("made");
         assert!(temp.is_unnamed());
         no_space(temp.write_all(&bytes(16 << 20, 1)));
         drop(temp);
@@ -146,7 +146,7 @@ fn child_entry() {
     let top = root(dir);
     match what.as_str() {
         "fill" => {
-            let mut temp = TempFile::create(&top).expect("made");
+            let mut temp = TempFile::create(&top, 0o444).expect("made");
             match temp.write_all(&bytes(16 << 20, 1)) {
                 Err(Error::NoSpace { .. }) => println!("\nno space"),
                 other => println!("\n{other:?}"),
@@ -177,7 +177,7 @@ fn a_tmpfs_without_inodes() {
     let room = headroom(&top, &HostPaths::default(), 0).expect("measured");
     assert_eq!(room.available_inodes, Some(0));
     no_space(room.require(&mount.at, 1, 1, 0));
-    no_space(TempFile::create(&top));
+    no_space(TempFile::create(&top, 0o444));
     no_space(StagingDir::create(&top));
     no_space(replace_bytes(&top, &name("a"), b"new", 0o644));
     no_space(top.create_dir_durable(&name("d"), 0o755));

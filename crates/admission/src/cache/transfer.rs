@@ -23,7 +23,7 @@ pub(super) fn copy_files(
         files
             .par_iter()
             .map(|file| {
-                let mut temp = TempFile::create(staged.root())?;
+                let mut temp = TempFile::create(staged.root(), 0o444)?;
                 temp.reserve(file.identity.size)?;
                 temp.copy_from(&file.file, &file.path, file.identity.size, &how.progress)?;
                 if let (Some(expected), Some(found)) = (expected, temp.sha256_so_far())
@@ -31,7 +31,7 @@ pub(super) fn copy_files(
                 {
                     return Err(Error::Sha256 { path: file.path.clone(), expected, found });
                 }
-                let published = temp.commit(&file.name, 0o444, OnExisting::Fail, expected, &how.progress)?;
+                let published = temp.commit(&file.name, OnExisting::Fail, expected, &how.progress)?;
                 Ok((file.name.clone(), published.content))
             })
             .collect()

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use b70_manifest::Sha256Hex;
-use b70_store::{ClosedFile, Digests, Hasher, LaneKernel, Progress, Region, What, read_back};
+use b70_store::{Digests, Hasher, LaneKernel, Progress, Region, TempFile, What, read_back};
 
 use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Bytes, Growing};
@@ -59,11 +59,11 @@ pub(super) trait Packer: Sync {
     /// Whether the tensor needs packing; whatever else is to become of it is done here.
     fn needed(&self, tensor: usize) -> Result<bool, PackError>;
     /// Packs a whole tensor into a file without a name.
-    fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<ClosedFile, PackError>;
+    fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<TempFile, PackError>;
     /// Packs a tensor that is too large to be held from the model itself, if it needs packing.
-    fn pack_oversize(&self, tensor: usize) -> Result<Option<ClosedFile>, PackError>;
+    fn pack_oversize(&self, tensor: usize) -> Result<Option<TempFile>, PackError>;
     /// Takes a tensor whose payload has been read back.
-    fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64);
+    fn finished(&self, tensor: usize, file: TempFile, source_sha256: Sha256Hex, seconds: f64);
     /// Whether so much waits for its name that no more should be packed now.
     fn is_full(&self) -> bool;
 }
@@ -76,7 +76,7 @@ struct Resident {
 
 struct Packed {
     tensor: usize,
-    file: ClosedFile,
+    file: TempFile,
     seconds: f64,
 }
 
@@ -486,7 +486,7 @@ impl<'a> Pipeline<'a> {
             self.leases.region(file, offset, len)
         };
         let sources: Vec<Region<'_>> = packed.iter().map(source).collect();
-        let mut files: Vec<&mut ClosedFile> = packed.iter_mut().map(|packed| &mut packed.file).collect();
+        let mut files: Vec<&mut TempFile> = packed.iter_mut().map(|packed| &mut packed.file).collect();
         let digests = read_back(&mut files, &sources, self.kernel, &self.progress.silent()).map_err(cancelled)?;
         let seconds = started.elapsed().as_secs_f64() / packed.len().max(1) as f64;
         for (packed, sha256) in packed.into_iter().zip(digests) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack};
 use b70_manifest::{Sha256Hex, canonical_sha256};
-use b70_store::{ClosedFile, LockGuard, Outcome, Root, lock, replace_bytes, sweep_orphans};
+use b70_store::{LockGuard, Outcome, Root, TempFile, lock, replace_bytes, sweep_orphans};
 use serde::Serialize;
 
 use super::pieces::Wanted;
@@ -342,14 +342,14 @@ impl Packer for Workers<'_, '_> {
         Ok(false)
     }
 
-    fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<ClosedFile, PackError> {
+    fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<TempFile, PackError> {
         let run = self.run;
         let file = pack_whole(&run.tensors[tensor], source, run.layout, &run.tensors_dir, scratch)?;
         run.options.progress.add(source.len() as u64);
         Ok(file)
     }
 
-    fn pack_oversize(&self, tensor: usize) -> Result<Option<ClosedFile>, PackError> {
+    fn pack_oversize(&self, tensor: usize) -> Result<Option<TempFile>, PackError> {
         if !self.needed(tensor)? {
             return Ok(None);
         }
@@ -359,7 +359,7 @@ impl Packer for Workers<'_, '_> {
         pack_banded(run.model, selected, run.layout, &run.tensors_dir, limit, progress).map(Some)
     }
 
-    fn finished(&self, tensor: usize, file: ClosedFile, source_sha256: Sha256Hex, seconds: f64) {
+    fn finished(&self, tensor: usize, file: TempFile, source_sha256: Sha256Hex, seconds: f64) {
         self.run.gate.submit(tensor, Finished::Packed(Box::new(PackedTensor { file, source_sha256, seconds })));
     }
 

@@ -1,21 +1,26 @@
 //! Publishing one file.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::names::{has_name, proc_path};
-use super::{ClosedFile, fsync, temp_name};
-use crate::digest::{BUFFER, Content, Hasher, Sha256, Source, What, hash_file};
+use super::names::{Incumbent, has_name, incumbent, link_unnamed, proc_path, rename_noreplace};
+use super::{fsync, temp_name};
+use crate::digest::{
+    BUFFER, Blake3, Content, Digests, Hasher, Job, LANE_BUFFER, Opened, Sha256, Source, What, changed, hash_file, pread,
+};
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::lanes::{LaneKernel, Sha256Lanes};
+use crate::leased::{Reader, Region};
 use crate::lock::{Attempt, try_flock};
-use crate::path::{RelPath, Root};
+use crate::path::{EntryKind, RelPath, Root};
 use crate::progress::Progress;
 
 /// What to do when the name to publish is taken. Nothing is ever overwritten in place.
@@ -63,30 +68,40 @@ pub enum Reservation {
 }
 
 #[derive(Debug)]
-pub(super) enum Place {
+enum Place {
     /// `O_TMPFILE`: no name, gone with the process.
     Unnamed,
     /// A hidden name, locked through the reading handle so that a sweep recognises orphans by a free lock.
     Named(OsString),
 }
 
-/// A file under construction. Dropping it without [`commit`](TempFile::commit) leaves nothing behind.
+/// A file on its way to its name: written, closed, proven, durable, named. Dropping it before leaves nothing behind.
+///
+/// [`commit`](TempFile::commit) goes all the way. For many files at once the steps can be taken one by one, by different
+/// threads: [`close`](TempFile::close), [`read_back`], [`sync`](TempFile::sync), and `commit` for the rest.
 #[derive(Debug)]
 pub struct TempFile {
-    pub(super) dir: Root,
-    pub(super) place: Place,
+    dir: Root,
+    place: Place,
+    mode: u32,
+    /// Gone when the file is closed: from then on nobody can write to it.
     writer: Option<File>,
-    pub(super) reader: File,
+    reader: File,
     /// Hashes what the kernel accepted, as long as it came in order.
     hasher: Option<Hasher>,
+    /// What was written, known when the file is closed and was written in order.
+    written: Digests,
+    /// What the file was found to hold.
+    content: Option<Content>,
+    durable: bool,
     sequential: u64,
-    pub(super) end: u64,
+    end: u64,
     reserved: u64,
 }
 
 impl TempFile {
-    /// Starts a file in `dir`, mode 0600 until it is published.
-    pub fn create(dir: &Root) -> Result<Self> {
+    /// Starts a file in `dir` that will have the permission bits `mode`, whatever the umask; until it is closed they are 0600.
+    pub fn create(dir: &Root, mode: u32) -> Result<Self> {
         fault::step("file.create");
         let dir = dir.try_clone()?;
         let (place, writer, reader) = match Self::create_unnamed(&dir)? {
@@ -96,9 +111,13 @@ impl TempFile {
         Ok(Self {
             dir,
             place,
+            mode,
             writer: Some(writer),
             reader,
             hasher: Some(Hasher::new(What::Both)),
+            written: Digests::default(),
+            content: None,
+            durable: false,
             sequential: 0,
             end: 0,
             reserved: 0,
@@ -158,12 +177,7 @@ impl TempFile {
         matches!(self.place, Place::Unnamed)
     }
 
-    /// The handle for reading.
-    pub(super) fn reader(&self) -> &File {
-        &self.reader
-    }
-
-    pub(super) fn shown(&self) -> PathBuf {
+    fn shown(&self) -> PathBuf {
         match &self.place {
             Place::Unnamed => self.dir.path().join("(unnamed temporary file)"),
             Place::Named(name) => self.dir.path().join(name),
@@ -171,7 +185,7 @@ impl TempFile {
     }
 
     fn writer(&self) -> &File {
-        self.writer.as_ref().expect("the writer lives until commit, which consumes the file")
+        self.writer.as_ref().expect("nothing is written to a closed file")
     }
 
     /// Reserves `len` bytes, so that a full target is found before anything is copied. On a file system that refuses,
@@ -244,20 +258,14 @@ impl TempFile {
 
     /// Copies `len` bytes of `source` from its start: read, hash, write, 1 MiB at a time. Fewer bytes, or more, are
     /// [`Error::ChangedWhileReading`].
-    pub fn copy_from(
-        &mut self,
-        source: &File,
-        shown: &std::path::Path,
-        len: u64,
-        progress: &Progress<'_>,
-    ) -> Result<()> {
+    pub fn copy_from(&mut self, source: &File, shown: &Path, len: u64, progress: &Progress<'_>) -> Result<()> {
         // Advice only.
         let _ = rustix::fs::fadvise(source, 0, None, rustix::fs::Advice::Sequential);
         let mut buffer = vec![0; BUFFER];
         let mut offset = 0;
         loop {
             progress.check()?;
-            let n = crate::digest::pread(source, &mut buffer, offset).map_err(|e| Error::io("read", shown, e))?;
+            let n = pread(source, &mut buffer, offset).map_err(|e| Error::io("read", shown, e))?;
             if n == 0 {
                 break;
             }
@@ -292,13 +300,47 @@ impl TempFile {
         self.hasher.clone().and_then(|h| h.finish().sha256)
     }
 
-    /// Ends the writing for good: exact length, mode, and the writing handle is closed. What follows, reading back, fsync and
-    /// name, is [`ClosedFile`]'s; for many files at once that costs less than [`commit`](TempFile::commit) for each.
-    pub fn close(mut self, mode: u32) -> Result<ClosedFile> {
-        self.end_writing(&self.shown(), mode)?;
-        drop(self.writer.take());
-        let written = self.hasher.take().and_then(|h| h.finish().blake3);
-        Ok(ClosedFile::new(self, written))
+    /// Ends the writing for good: exact length, mode, and the writing handle is closed.
+    pub fn close(&mut self) -> Result<()> {
+        self.close_as(&self.shown())
+    }
+
+    /// `path` is the one to name in errors.
+    fn close_as(&mut self, path: &Path) -> Result<()> {
+        let Some(writer) = self.writer.take() else { return Ok(()) };
+        fault::step("file.truncate");
+        if self.reserved > self.end {
+            rustix::fs::ftruncate(&writer, self.end).map_err(|e| Error::io("truncate", path, e))?;
+        }
+        fault::step("file.chmod");
+        rustix::fs::fchmod(&writer, Mode::from_raw_mode(self.mode))
+            .map_err(|e| Error::io("set the mode of", path, e))?;
+        self.written = self.hasher.take().map_or_else(Digests::default, Hasher::finish);
+        Ok(())
+    }
+
+    /// What the file was found to hold; `None` before it was read back.
+    pub fn content(&self) -> Option<Content> {
+        self.content
+    }
+
+    /// Asks the system to begin writing to the disk, without waiting for it.
+    pub fn start_writeback(&self) {
+        crate::sys::start_writeback(self.reader.as_fd());
+    }
+
+    /// Waits until the bytes of a closed file are on the disk.
+    pub fn sync(&mut self) -> Result<()> {
+        self.sync_as(&self.shown())
+    }
+
+    fn sync_as(&mut self, path: &Path) -> Result<()> {
+        if !self.durable {
+            fault::step("file.fsync");
+            fsync(&self.reader, path)?;
+            self.durable = true;
+        }
+        Ok(())
     }
 
     /// SHA-256 will come from reading the file back: only BLAKE3 is computed while writing. Call before the first byte.
@@ -308,65 +350,154 @@ impl TempFile {
         }
     }
 
-    fn end_writing(&self, path: &std::path::Path, mode: u32) -> Result<()> {
-        fault::step("file.truncate");
-        if self.reserved > self.end {
-            rustix::fs::ftruncate(self.writer(), self.end).map_err(|e| Error::io("truncate", path, e))?;
-        }
-        fault::step("file.chmod");
-        rustix::fs::fchmod(self.writer(), Mode::from_raw_mode(mode)).map_err(|e| Error::io("set the mode of", path, e))
-    }
-
-    /// Publishes the file as `name` (one component) with permission bits `mode`, whatever the umask.
+    /// Publishes the file as `name` (one component).
     ///
-    /// Steps: exact length, mode, fsync; the writing handle is closed; the bytes are read back through the reading
-    /// handle and must have the digest of what was written; the name appears by `linkat`; the folder is fsynced.
+    /// Steps, but for those that were taken already: the file is closed; its bytes are made durable; they are read back through
+    /// the reading handle and must have the digest of what was written; the name appears by `linkat`; the folder is fsynced.
     /// `expected`, if given, must be the SHA-256 of the bytes, or nothing is published ([`Error::Sha256`]).
     pub fn commit(
         mut self,
         name: &RelPath,
-        mode: u32,
         on_existing: OnExisting,
         expected: Option<Sha256>,
         progress: &Progress<'_>,
     ) -> Result<Published> {
-        let content = self.seal(name, mode, expected, progress)?;
+        let content = self.seal(name, expected, progress)?;
         self.name(name, on_existing, content, progress)
     }
 
-    /// Everything of a commit before the name: length, mode, fsync, read-back.
-    fn seal(
-        &mut self,
-        name: &RelPath,
-        mode: u32,
-        expected: Option<Sha256>,
-        progress: &Progress<'_>,
-    ) -> Result<Content> {
+    /// Everything of a commit before the name.
+    fn seal(&mut self, name: &RelPath, expected: Option<Sha256>, progress: &Progress<'_>) -> Result<Content> {
         name.single()?;
         let path = self.dir.join(name);
-        let written = self.hasher.take().and_then(|h| h.finish().content());
+        self.close_as(&path)?;
         // Refuse wrong content before spending a read-back on it.
-        check_expected(&path, expected, written.map(|c| c.sha256))?;
+        check_expected(&path, expected, self.written.sha256)?;
         progress.check()?;
-        self.end_writing(&path, mode)?;
-        fault::step("file.fsync");
-        fsync(self.writer(), &path)?;
-        // From here on nothing can write: the only writable handle is gone.
-        drop(self.writer.take());
-        fault::step("file.read-back");
-        let what = if written.is_some() { What::Blake3 } else { What::Both };
-        let source = crate::digest::Job { source: Source::File(&self.reader, &path), size: Some(self.end) };
-        let found = hash_file(source, what, &progress.silent())?;
-        let blake3 = found.blake3.expect("both passes compute BLAKE3");
-        let content = match (written, found.sha256) {
-            (Some(written), _) if written.blake3 == blake3 => written,
-            (Some(written), _) => return Err(Error::ReadBack { path, expected: written.blake3, found: blake3 }),
-            (None, sha256) => {
-                Content { sha256: sha256.expect("a pass of both computes SHA-256"), blake3, size: found.size }
-            }
+        self.sync_as(&path)?;
+        let content = match self.content {
+            Some(content) => content,
+            None => self.prove(&path, progress)?,
         };
         check_expected(&path, expected, Some(content.sha256))?;
         Ok(content)
+    }
+
+    /// Reads the file back.
+    fn prove(&self, path: &Path, progress: &Progress<'_>) -> Result<Content> {
+        fault::step("file.read-back");
+        let what = if self.written.sha256.is_some() { What::Blake3 } else { What::Both };
+        let job = Job { source: Source::File(&self.reader, path), size: Some(self.end) };
+        let found = hash_file(job, what, &progress.silent())?;
+        let blake3 = found.blake3.expect("both passes compute BLAKE3");
+        if let Some(expected) = self.written.blake3.filter(|written| *written != blake3) {
+            return Err(Error::ReadBack { path: path.to_path_buf(), expected, found: blake3 });
+        }
+        let sha256 = self.written.sha256.or(found.sha256).expect("what was not hashed while written is hashed now");
+        Ok(Content { sha256, blake3, size: found.size })
+    }
+
+    /// Gives finished and proven content its name.
+    fn name(
+        mut self,
+        name: &RelPath,
+        on_existing: OnExisting,
+        content: Content,
+        progress: &Progress<'_>,
+    ) -> Result<Published> {
+        let path = self.dir.join(name);
+        fault::step("file.link");
+        match self.link(name.single()?) {
+            Ok(()) => {
+                fault::step("file.linked");
+                return self.published(path, Outcome::Created, content);
+            }
+            Err(Error::Exists { .. }) if on_existing != OnExisting::Fail => {}
+            Err(e) => return Err(e),
+        }
+        match incumbent(&self.dir, name, &content, progress)? {
+            Incumbent::Good(file) => {
+                // The incumbent may have been linked an instant ago by a process that has not reached its fsync.
+                fsync(&file, &path)?;
+                self.dir.sync()?;
+                Ok(Published { path, outcome: Outcome::Kept, content, file })
+            }
+            Incumbent::Damaged(what) if on_existing == OnExisting::KeepIfVerified => Err(Error::Damaged { path, what }),
+            Incumbent::Damaged(_) | Incumbent::Gone => {
+                self.rename_over(name.single()?)?;
+                self.published(path, Outcome::Repaired, content)
+            }
+        }
+    }
+
+    fn published(&self, path: PathBuf, outcome: Outcome, content: Content) -> Result<Published> {
+        fault::step("file.fsync-dir");
+        self.dir.sync()?;
+        let file = self.reader.try_clone().map_err(|e| Error::io("duplicate the handle of", &path, e))?;
+        // The lock was for the sweep, and the file is no longer temporary.
+        if matches!(self.place, Place::Named(_)) {
+            let _ = rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock);
+        }
+        Ok(Published { path, outcome, content, file })
+    }
+
+    /// Gives the file its name without ever replacing another.
+    fn link(&mut self, name: &OsStr) -> Result<()> {
+        let path = self.dir.path().join(name);
+        let linked = match &self.place {
+            Place::Unnamed => link_unnamed(&self.reader, &self.dir, name),
+            Place::Named(temp) => {
+                self.check_temp_name(temp)?;
+                rename_noreplace(&self.dir, temp, name)
+            }
+        };
+        match linked {
+            Ok(()) => {
+                if let Place::Named(temp) = &mut self.place {
+                    // No longer ours to remove on drop.
+                    *temp = OsString::new();
+                }
+                Ok(())
+            }
+            Err(Errno::EXIST) => Err(Error::Exists { path }),
+            Err(e) => Err(Error::write("publish", path, self.end, e)),
+        }
+    }
+
+    /// Replaces whatever has this name by rename.
+    fn rename_over(&mut self, name: &OsStr) -> Result<()> {
+        if matches!(self.place, Place::Unnamed) {
+            // A rename needs a name to start from; locked first, so that no sweep takes it for an orphan.
+            let _ = try_flock(&self.reader, true).map_err(|e| Error::io("lock", self.shown(), e))?;
+            let temp = temp_name(self.dir.path())?;
+            fault::step("file.link-temp");
+            link_unnamed(&self.reader, &self.dir, &temp)
+                .map_err(|e| Error::write("name a temporary file in", self.dir.path(), self.end, e))?;
+            self.place = Place::Named(temp);
+        }
+        let Place::Named(temp) = &mut self.place else { unreachable!("named above") };
+        let temp = std::mem::take(temp);
+        fault::step("file.rename");
+        let renamed = if has_name(&self.dir, &temp, &self.reader)? {
+            rustix::fs::renameat(&self.dir, temp.as_os_str(), &self.dir, name)
+                .map_err(|e| Error::write("replace", self.dir.path().join(name), self.end, e))
+        } else {
+            Err(Error::TempVanished { path: self.dir.path().join(&temp) })
+        };
+        if renamed.is_err() {
+            self.place = Place::Named(temp);
+        }
+        fault::step("file.renamed");
+        renamed
+    }
+
+    /// The hidden name must still be this very file: someone may have removed or replaced it.
+    fn check_temp_name(&self, temp: &OsStr) -> Result<()> {
+        if has_name(&self.dir, temp, &self.reader)? {
+            Ok(())
+        } else {
+            Err(Error::TempVanished { path: self.dir.path().join(temp) })
+        }
     }
 }
 
@@ -381,7 +512,7 @@ impl Drop for TempFile {
     }
 }
 
-fn check_expected(path: &std::path::Path, expected: Option<Sha256>, found: Option<Sha256>) -> Result<()> {
+fn check_expected(path: &Path, expected: Option<Sha256>, found: Option<Sha256>) -> Result<()> {
     match (expected, found) {
         (Some(expected), Some(found)) if expected != found => {
             Err(Error::Sha256 { path: path.to_path_buf(), expected, found })
@@ -398,10 +529,10 @@ pub fn publish_bytes(
     mode: u32,
     on_existing: OnExisting,
 ) -> Result<Published> {
-    let mut temp = TempFile::create(dir)?;
+    let mut temp = TempFile::create(dir, mode)?;
     temp.reserve(bytes.len() as u64)?;
     temp.write_all(bytes)?;
-    temp.commit(name, mode, on_existing, None, &Progress::NONE)
+    temp.commit(name, on_existing, None, &Progress::NONE)
 }
 
 /// Puts `bytes` under `name` by rename, whatever was there: for small documents such as manifests and receipts, which
@@ -409,17 +540,17 @@ pub fn publish_bytes(
 ///
 /// [`Outcome::Created`] or [`Outcome::Repaired`] tells whether the name was free.
 pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Result<Published> {
-    let mut temp = TempFile::create(dir)?;
+    let mut temp = TempFile::create(dir, mode)?;
     temp.reserve(bytes.len() as u64)?;
     temp.write_all(bytes)?;
     let path = dir.join(name);
-    let content = temp.seal(name, mode, None, &Progress::NONE)?;
+    let content = temp.seal(name, None, &Progress::NONE)?;
     fault::step("file.link");
     match temp.link(name.single()?) {
         Ok(()) => temp.published(path, Outcome::Created, content),
         Err(Error::Exists { .. }) => {
             if let Some(found) = dir.try_stat(name)?
-                && found.kind() != crate::path::EntryKind::File
+                && found.kind() != EntryKind::File
             {
                 return Err(Error::Kind { path, found: found.kind().name(), expected: "regular file" });
             }
@@ -428,4 +559,63 @@ pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Res
         }
         Err(e) => Err(e),
     }
+}
+
+/// Reads closed files back, all of them side by side, and proves that each holds what was written to it: its BLAKE3 must be that of
+/// the written bytes ([`Error::ReadBack`]). Its SHA-256 is that of the bytes in the file.
+///
+/// `beside` are parts of other files that need a SHA-256, hashed in the same lanes; their digests are returned.
+///
+/// Errors: [`Error::ReadBack`]; [`Error::Size`] for a file, and [`Error::ChangedWhileReading`] for a part, that has fewer bytes
+/// than it should; [`Error::Io`]; [`Error::Cancelled`].
+pub fn read_back(
+    files: &mut [&mut TempFile],
+    beside: &[Region<'_>],
+    kernel: LaneKernel,
+    progress: &Progress<'_>,
+) -> Result<Vec<Sha256>> {
+    fault::step("file.read-back");
+    let count = files.len();
+    let mut lanes = Sha256Lanes::new(count + beside.len(), kernel);
+    let mut blake3: Vec<_> = files.iter().map(|_| blake3::Hasher::new()).collect();
+    let whole = files.iter().map(|file| Reader::whole(Opened::Borrowed(&file.reader), file.len()));
+    let mut readers: Vec<Reader<'_>> = whole.chain(beside.iter().cloned().map(Reader::region)).collect();
+    let mut buffer = vec![0; readers.len() * LANE_BUFFER];
+    loop {
+        progress.check()?;
+        let mut bytes = 0;
+        for (i, (reader, buffer)) in readers.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
+            let path = || files.get(i).map_or_else(|| beside[i - count].path.to_path_buf(), |file| file.shown());
+            bytes += reader.advance(buffer).map_err(|e| Error::io("read", path(), e))?;
+            if let Some(blake3) = blake3.get_mut(i) {
+                blake3.update(reader.bytes(buffer));
+            }
+        }
+        let slices: Vec<&[u8]> =
+            readers.iter().zip(buffer.chunks_exact(LANE_BUFFER)).map(|(reader, buffer)| reader.bytes(buffer)).collect();
+        if bytes == 0 {
+            break;
+        }
+        lanes.update(&slices);
+    }
+    let sizes: Vec<u64> = readers.iter().map(Reader::done).collect();
+    drop(readers);
+    for (region, &size) in beside.iter().zip(&sizes[count..]) {
+        if size != region.len {
+            return Err(changed(region.path, region.len, size));
+        }
+    }
+    for (i, file) in files.iter_mut().enumerate() {
+        let path = file.shown();
+        let size = sizes[i];
+        if size != file.len() {
+            return Err(Error::Size { path, expected: file.len(), found: size });
+        }
+        let found = Blake3(*blake3[i].finalize().as_bytes());
+        if let Some(expected) = file.written.blake3.filter(|written| *written != found) {
+            return Err(Error::ReadBack { path, expected, found });
+        }
+        file.content = Some(Content { sha256: lanes.take(i), blake3: found, size });
+    }
+    Ok((count..count + beside.len()).map(|lane| lanes.take(lane)).collect())
 }

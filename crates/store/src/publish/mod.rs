@@ -3,12 +3,10 @@
 //! Files are built unnamed (`O_TMPFILE`) or, where that is missing, under a hidden locked name; their bytes are read
 //! back and compared; then the name appears by `linkat`, which never overwrites, and the folder is made durable.
 
-mod closed;
 mod copy;
 mod dir;
 mod file;
 mod names;
-mod naming;
 mod sweep;
 
 use std::ffi::{OsStr, OsString};
@@ -18,10 +16,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use closed::{ClosedFile, read_back};
 pub use copy::copy_verified;
 pub use dir::{DirOutcome, StagingDir};
-pub use file::{OnExisting, Outcome, Published, Reservation, TempFile, publish_bytes, replace_bytes};
+pub use file::{OnExisting, Outcome, Published, Reservation, TempFile, publish_bytes, read_back, replace_bytes};
 pub(crate) use names::has_name;
 pub use sweep::{Orphan, Sweep, sweep_orphans};
 

@@ -23,7 +23,7 @@ fn act(scenario: &str, top: &Root) -> Result<(), Error> {
         "file-new" | "file-repair" | "file-kept" => {
             let temp = write_in_pieces(top, &good())?;
             let expected = Some(Sha256::of(&good()));
-            temp.commit(&name("target"), 0o444, OnExisting::ReplaceDamaged, expected, &Progress::NONE)?;
+            temp.commit(&name("target"), OnExisting::ReplaceDamaged, expected, &Progress::NONE)?;
         }
         "replace" => drop(replace_bytes(top, &name("target"), &good(), 0o644)?),
         "dir-new" | "dir-repair" => {
@@ -39,7 +39,7 @@ fn act(scenario: &str, top: &Root) -> Result<(), Error> {
         }
         "occupied" => {
             let temp = write_in_pieces(top, &good())?;
-            temp.commit(&name("target"), 0o444, OnExisting::Fail, None, &Progress::NONE)?;
+            temp.commit(&name("target"), OnExisting::Fail, None, &Progress::NONE)?;
         }
         "scribble" | "vanish" => {
             let temp = write_in_pieces(top, &good())?;
@@ -50,7 +50,7 @@ fn act(scenario: &str, top: &Root) -> Result<(), Error> {
             } else {
                 std::fs::File::options().write(true).open(path).and_then(|f| f.write_all_at(b"!", 7)).expect("written");
             }
-            temp.commit(&name("target"), 0o444, OnExisting::Fail, None, &Progress::NONE)?;
+            temp.commit(&name("target"), OnExisting::Fail, None, &Progress::NONE)?;
         }
         other => panic!("{other}"),
     }

@@ -36,7 +36,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 fn write_in_pieces(dir: &Root, data: &[u8]) -> Result<TempFile, Error> {
-    let mut temp = TempFile::create(dir)?;
+    let mut temp = TempFile::create(dir, 0o444)?;
     temp.reserve(data.len() as u64)?;
     for piece in data.chunks(100_000) {
         temp.write_all(piece)?;
@@ -50,9 +50,8 @@ fn every_outcome_on_disk_and_in_memory() {
         let top = root(dir.path());
         let target = name("payload.bin");
         let path = dir.path().join("payload.bin");
-        let commit = |data: &[u8], on_existing| {
-            write_in_pieces(&top, data)?.commit(&target, 0o444, on_existing, None, &Progress::NONE)
-        };
+        let commit =
+            |data: &[u8], on_existing| write_in_pieces(&top, data)?.commit(&target, on_existing, None, &Progress::NONE);
 
         let made = commit(&good(), OnExisting::Fail).expect("published");
         assert_eq!((made.outcome, made.content), (Outcome::Created, Content::of(&good())));
@@ -107,10 +106,10 @@ fn empty_and_unaligned_files() {
 fn a_reservation_beyond_the_content_is_given_back() {
     let dir = disk();
     let top = root(dir.path());
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     assert_eq!(temp.reserve(50 << 20).expect("reserved"), Reservation::Reserved);
     temp.write_all(b"short").expect("written");
-    let made = temp.commit(&name("f"), 0o444, OnExisting::Fail, None, &Progress::NONE).expect("published");
+    let made = temp.commit(&name("f"), OnExisting::Fail, None, &Progress::NONE).expect("published");
     let meta = made.path.metadata().expect("there");
     assert_eq!((meta.len(), meta.blocks() <= 64), (5, true));
 }
@@ -120,7 +119,7 @@ fn positioned_writes_are_digested_from_the_file() {
     let dir = disk();
     let top = root(dir.path());
     let data = good();
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     let mut pieces: Vec<(usize, &[u8])> = data.chunks(7777).enumerate().map(|(i, c)| (i * 7777, c)).collect();
     pieces.reverse();
     for (offset, piece) in pieces {
@@ -128,13 +127,13 @@ fn positioned_writes_are_digested_from_the_file() {
     }
     assert_eq!((temp.len(), temp.sha256_so_far()), (LEN as u64, None));
     let expected = Some(Sha256::of(&data));
-    let made = temp.commit(&name("f"), 0o444, OnExisting::Fail, expected, &Progress::NONE).expect("published");
+    let made = temp.commit(&name("f"), OnExisting::Fail, expected, &Progress::NONE).expect("published");
     assert_eq!(made.content, Content::of(&data));
 
     // A hole that was never written is zeros, and is digested as such.
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     temp.write_at(5, b"x").expect("written");
-    let made = temp.commit(&name("g"), 0o444, OnExisting::Fail, None, &Progress::NONE).expect("published");
+    let made = temp.commit(&name("g"), OnExisting::Fail, None, &Progress::NONE).expect("published");
     assert_eq!(made.content, Content::of(b"\0\0\0\0\0x"));
 }
 
@@ -144,20 +143,20 @@ fn wrong_content_and_cancellation_leave_nothing() {
     let top = root(dir.path());
     let wrong = Some(Sha256::EMPTY);
     let temp = write_in_pieces(&top, &good()).expect("written");
-    match temp.commit(&name("f"), 0o444, OnExisting::ReplaceDamaged, wrong, &Progress::NONE) {
+    match temp.commit(&name("f"), OnExisting::ReplaceDamaged, wrong, &Progress::NONE) {
         Err(Error::Sha256 { expected, found, .. }) => {
             assert_eq!((expected, found), (Sha256::EMPTY, Sha256::of(&good())));
         }
         other => panic!("{other:?}"),
     }
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     temp.write_at(0, b"x").expect("written");
-    assert!(temp.commit(&name("f"), 0o444, OnExisting::Fail, wrong, &Progress::NONE).is_err());
+    assert!(temp.commit(&name("f"), OnExisting::Fail, wrong, &Progress::NONE).is_err());
 
     let cancel = AtomicBool::new(true);
     let progress = Progress::NONE.with_cancel(&cancel);
     let temp = write_in_pieces(&top, &good()).expect("written");
-    let result = temp.commit(&name("f"), 0o444, OnExisting::Fail, None, &progress);
+    let result = temp.commit(&name("f"), OnExisting::Fail, None, &progress);
     assert!(result.is_err_and(|e| e.is_cancelled()));
     assert_eq!(tree(dir.path()), []);
 }
@@ -170,11 +169,11 @@ fn copies_check_the_length() {
     std::fs::write(&path, good()).expect("written");
     let source = std::fs::File::open(&path).expect("open");
     let len = LEN as u64;
-    let mut temp = TempFile::create(&top).expect("made");
+    let mut temp = TempFile::create(&top, 0o444).expect("made");
     temp.copy_from(&source, &path, len, &Progress::NONE).expect("copied");
     assert_eq!(temp.sha256_so_far(), Some(Sha256::of(&good())));
     for wrong in [len - 1, len + 1, 0] {
-        let mut temp = TempFile::create(&top).expect("made");
+        let mut temp = TempFile::create(&top, 0o444).expect("made");
         let result = temp.copy_from(&source, &path, wrong, &Progress::NONE);
         assert!(matches!(result, Err(Error::ChangedWhileReading { .. })), "{wrong}: {result:?}");
     }
