@@ -1,9 +1,27 @@
 //! Where in a JSON text each value stands, and which keys an object has twice.
 //!
-//! The scanner runs over text that `serde_json` has accepted; on anything else it stops early and knows fewer places.
+//! Text that is no JSON has no places.
 
 use std::collections::HashMap;
 use std::ops::Range;
+
+use jsonc_parser::ast::Value;
+use jsonc_parser::common::Ranged;
+use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
+
+/// JSON and nothing beside it.
+pub(crate) const STRICT: ParseOptions = ParseOptions {
+    allow_comments: false,
+    allow_loose_object_property_names: false,
+    allow_trailing_commas: false,
+    allow_missing_commas: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
 
 /// A place in a text, counted from 1; columns count characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,21 +54,43 @@ pub(crate) struct Spans<'a> {
     pub(crate) duplicates: Vec<Duplicate>,
 }
 
-/// As deep as `serde_json` reads.
-const MAX_DEPTH: usize = 128;
-
 impl<'a> Spans<'a> {
     pub(crate) fn new(text: &'a str) -> Self {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(index, _)| index + 1)).collect();
-        let mut scanner =
-            Scanner { bytes: text.as_bytes(), text, at: 0, spans: HashMap::new(), duplicates: Vec::new() };
-        // A text that ends early leaves fewer places known, which is all that can be said of it.
-        let _ = scanner.value(&mut String::new(), None, 0);
-        Self { text, line_starts, places: scanner.spans, duplicates: scanner.duplicates }
+        let mut spans = Self { text, line_starts, places: HashMap::new(), duplicates: Vec::new() };
+        if let Ok(Some(value)) = parse_to_ast(text, &CollectOptions::default(), &STRICT).map(|parsed| parsed.value) {
+            spans.add(&value, &mut String::new(), None);
+        }
+        spans
     }
 
-    pub(crate) fn get(&self, pointer: &str) -> Option<&Span> {
-        self.places.get(pointer)
+    fn add(&mut self, value: &Value<'_>, pointer: &mut String, key: Option<Range<usize>>) {
+        let length = pointer.len();
+        match value {
+            Value::Object(object) => {
+                let mut keys: HashMap<&str, usize> = HashMap::new();
+                for property in &object.properties {
+                    let name = property.name.as_str();
+                    let key = property.name.start()..property.name.end();
+                    pointer.push('/');
+                    pointer.push_str(&escape(name));
+                    if let Some(first) = keys.insert(name, key.start) {
+                        self.duplicates.push(Duplicate { pointer: pointer.clone(), first, second: key.start });
+                    }
+                    self.add(&property.value, pointer, Some(key));
+                    pointer.truncate(length);
+                }
+            }
+            Value::Array(array) => {
+                for (index, item) in array.elements.iter().enumerate() {
+                    pointer.push_str(&format!("/{index}"));
+                    self.add(item, pointer, None);
+                    pointer.truncate(length);
+                }
+            }
+            _ => {}
+        }
+        self.places.insert(pointer.clone(), Span { key, value: value.start()..value.end() });
     }
 
     /// Place of a byte offset.
@@ -91,13 +131,6 @@ impl<'a> Spans<'a> {
         around.min_by_key(|(_, span)| span.value.len()).map(|(pointer, _)| pointer.clone()).unwrap_or_default()
     }
 
-    /// The direct members of the container whose pointer, with a slash, is `prefix`.
-    pub(crate) fn members<'b>(&'b self, prefix: &'b str) -> impl Iterator<Item = &'b Span> {
-        self.places.iter().filter_map(move |(pointer, span)| {
-            pointer.strip_prefix(prefix).is_some_and(|token| !token.contains('/')).then_some(span)
-        })
-    }
-
     /// Every number literal with its pointer.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.places.iter().filter_map(|(pointer, span)| {
@@ -112,113 +145,6 @@ impl<'a> Spans<'a> {
 /// A key as a token of a JSON pointer.
 pub(crate) fn escape(token: &str) -> String {
     token.replace('~', "~0").replace('/', "~1")
-}
-
-struct Scanner<'a> {
-    bytes: &'a [u8],
-    text: &'a str,
-    at: usize,
-    spans: HashMap<String, Span>,
-    duplicates: Vec<Duplicate>,
-}
-
-impl Scanner<'_> {
-    fn peek(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
-    }
-
-    fn space(&mut self) {
-        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
-            self.at += 1;
-        }
-    }
-
-    fn take(&mut self, byte: u8) -> Option<()> {
-        self.space();
-        (self.peek() == Some(byte)).then(|| self.at += 1)
-    }
-
-    fn string(&mut self) -> Option<Range<usize>> {
-        self.space();
-        let start = self.at;
-        self.take(b'"')?;
-        loop {
-            match self.peek()? {
-                b'"' => {
-                    self.at += 1;
-                    return Some(start..self.at);
-                }
-                b'\\' => self.at += 2,
-                _ => self.at += 1,
-            }
-        }
-    }
-
-    fn value(&mut self, pointer: &mut String, key: Option<Range<usize>>, depth: usize) -> Option<()> {
-        if depth > MAX_DEPTH {
-            return None;
-        }
-        self.space();
-        let start = self.at;
-        match self.peek()? {
-            b'{' => self.object(pointer, depth)?,
-            b'[' => self.array(pointer, depth)?,
-            b'"' => {
-                self.string()?;
-            }
-            _ => {
-                while self.peek().is_some_and(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte)) {
-                    self.at += 1;
-                }
-                if self.at == start {
-                    return None;
-                }
-            }
-        }
-        self.spans.insert(pointer.clone(), Span { key, value: start..self.at });
-        Some(())
-    }
-
-    fn object(&mut self, pointer: &mut String, depth: usize) -> Option<()> {
-        self.take(b'{')?;
-        if self.take(b'}').is_some() {
-            return Some(());
-        }
-        let mut keys: HashMap<String, usize> = HashMap::new();
-        loop {
-            let key = self.string()?;
-            let name: String = serde_json::from_str(self.text.get(key.clone())?).ok()?;
-            self.take(b':')?;
-            let length = pointer.len();
-            pointer.push('/');
-            pointer.push_str(&escape(&name));
-            if let Some(first) = keys.insert(name, key.start) {
-                self.duplicates.push(Duplicate { pointer: pointer.clone(), first, second: key.start });
-            }
-            self.value(pointer, Some(key), depth + 1)?;
-            pointer.truncate(length);
-            if self.take(b',').is_none() {
-                return self.take(b'}');
-            }
-        }
-    }
-
-    fn array(&mut self, pointer: &mut String, depth: usize) -> Option<()> {
-        self.take(b'[')?;
-        if self.take(b']').is_some() {
-            return Some(());
-        }
-        for index in 0_usize.. {
-            let length = pointer.len();
-            pointer.push_str(&format!("/{index}"));
-            self.value(pointer, None, depth + 1)?;
-            pointer.truncate(length);
-            if self.take(b',').is_none() {
-                return self.take(b']');
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]
@@ -270,7 +196,7 @@ mod tests {
             prop_assert_eq!(spans.places.len(), known.len());
             prop_assert!(spans.duplicates.is_empty());
             for pointer in known {
-                let span = spans.get(&pointer).expect("every value has a place");
+                let span = spans.places.get(&pointer).expect("every value has a place");
                 let there: Value = serde_json::from_str(&text[span.value.clone()]).unwrap();
                 let parsed: Value = serde_json::from_str(&text).unwrap();
                 prop_assert_eq!(Some(&there), parsed.pointer(&pointer));
@@ -282,14 +208,14 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_scanner_panic(text: String, position in 0_usize..64) {
+        fn no_text_makes_the_places_panic(text: String, position in 0_usize..64) {
             let spans = Spans::new(&text);
             spans.position(position);
             spans.pointer_at(position, position);
         }
 
         #[test]
-        fn no_damage_makes_the_scanner_panic(value in any_json(), cut in 0.0..1.0_f64, with: char) {
+        fn no_damage_makes_the_places_panic(value in any_json(), cut in 0.0..1.0_f64, with: char) {
             let mut text = value.to_string();
             let mut at = (text.len() as f64 * cut) as usize;
             while !text.is_char_boundary(at) {

@@ -205,7 +205,7 @@ impl Host {
 
 /// Did the process (or file) go away between two looks? Then there is nothing to know.
 pub(crate) fn is_gone(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(libc::ESRCH)
+    e.kind() == io::ErrorKind::NotFound || rustix::io::Errno::from_io_error(e) == Some(rustix::io::Errno::SRCH)
 }
 
 fn too_long(path: &str) -> io::Error {
@@ -289,7 +289,7 @@ impl Tree {
             .unreadable
             .iter()
             .any(|u| path.strip_prefix(u.as_str()).is_some_and(|r| r.is_empty() || r.starts_with('/')));
-        if hit { Err(io::Error::from_raw_os_error(libc::EACCES)) } else { Ok(()) }
+        if hit { Err(rustix::io::Errno::ACCESS.into()) } else { Ok(()) }
     }
 }
 
@@ -350,7 +350,7 @@ impl Source for Tree {
     }
 
     fn access_rw(&self, path: &str) -> io::Result<()> {
-        if self.exists(path)? { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOENT)) }
+        if self.exists(path)? { Ok(()) } else { Err(rustix::io::Errno::NOENT.into()) }
     }
 
     fn drm_minor(&self, _fd_path: &str, link: &str) -> Option<u32> {

@@ -106,7 +106,10 @@ pub(crate) fn concerns_gpu(line: &str) -> bool {
 }
 
 pub(crate) fn read_kmsg() -> io::Result<String> {
-    use rustix::fs::{Mode, OFlags};
+    use rustix::{
+        fs::{Mode, OFlags},
+        io::Errno,
+    };
     let fd = rustix::fs::open("/dev/kmsg", OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
     let mut file = std::fs::File::from(fd);
     let mut text = String::new();
@@ -122,7 +125,7 @@ pub(crate) fn read_kmsg() -> io::Result<String> {
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
             // The record was overwritten while it was waited for: go on with the next.
-            Err(e) if e.raw_os_error() == Some(libc::EPIPE) => {}
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::PIPE) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }

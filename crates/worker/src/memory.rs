@@ -15,7 +15,7 @@ use std::{
 };
 
 use b70_admission::resident_bytes;
-use b70_store::{HostPaths, memory_limits};
+use b70_store::{FsKind, HostPaths, memory_limits};
 
 use crate::{lane::GpuMode, resolve::ResolvedCommand};
 
@@ -108,8 +108,7 @@ impl MemoryPlan {
 }
 
 fn in_memory(path: &Path) -> bool {
-    use nix::sys::statfs::{TMPFS_MAGIC, statfs};
-    statfs(path).is_ok_and(|fs| fs.filesystem_type() == TMPFS_MAGIC)
+    rustix::fs::statfs(path).is_ok_and(|fs| FsKind::from_f_type(fs.f_type as u64) == FsKind::Tmpfs)
 }
 
 /// Bytes of file pages in memory, those of file systems in memory among them.

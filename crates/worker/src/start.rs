@@ -23,6 +23,7 @@ use b70_procguard::{
     redact_arguments, stop,
 };
 use b70_store::{LockFile, LockGuard, Progress, RelPath};
+use rustix::process::{getpid, getsid, setsid};
 
 use crate::{
     error::WorkerError,
@@ -306,7 +307,7 @@ impl Supervisor<'_> {
         let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
         let build = self.build(&digests)?;
         // A session of its own makes its helpers findable; the leader of a terminal's job cannot have one.
-        let leads = nix::unistd::setsid().is_ok() || nix::unistd::getsid(None).ok() == Some(nix::unistd::getpid());
+        let leads = setsid().is_ok() || getsid(None).ok() == Some(getpid());
         let process = ProcessIdentity::of_self().map_err(WorkerError::Proc)?;
         let lease = match (self.mode, view.cards.resolve(worker.gpu)) {
             (GpuMode::Required, Ok(pci)) => {

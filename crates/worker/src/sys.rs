@@ -10,6 +10,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+
 /// Makes the child the leader of a session of its own, with a lease's descriptor kept open across `exec`.
 ///
 /// The parent's descriptor keeps its close-on-exec flag: only this child inherits the lock, not one that another thread, or
@@ -18,17 +20,15 @@ use std::{
 pub(crate) fn in_own_session(command: &mut Command, lease: Option<BorrowedFd<'_>>) {
     let lease = lease.map(|fd| fd.as_raw_fd());
     let prepare = move || {
-        nix::unistd::setsid().map_err(io::Error::from)?;
+        rustix::process::setsid()?;
         if let Some(fd) = lease {
-            // SAFETY: fcntl with F_SETFD and an integer touches no memory. The caller holds the lease until the child
-            // has been spawned, so the number names the lease's descriptor in the child too.
-            if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } == -1 {
-                return Err(io::Error::last_os_error());
-            }
+            // SAFETY: the caller holds the lease until the child has been spawned, so the number names the lease's
+            // descriptor in the child too.
+            fcntl_setfd(unsafe { BorrowedFd::borrow_raw(fd) }, FdFlags::empty())?;
         }
         Ok(())
     };
-    // SAFETY: the closure only makes the system calls setsid and fcntl, which are async-signal-safe, and allocates nothing
+    // SAFETY: the closure only makes the system calls setsid and fcntl (rustix has no state of its own), and allocates nothing
     // (an io::Error of an errno is a number). It owns all that it uses.
     unsafe {
         command.pre_exec(prepare);
@@ -99,30 +99,26 @@ fn wait_at(command: &mut Command, gate: &UnixStream, behind: &UnixStream) {
     let prepare = move || {
         let pid = std::process::id().to_ne_bytes();
         let mut byte = [0_u8; 1];
-        // SAFETY: close, write and read are async-signal-safe. Both numbers name the pair in the child, since the caller
-        // holds it until the child was spawned; the child's copy of the other end is closed once, by its only user. The
-        // pointers are of arrays that live as long as the calls, with their lengths.
-        unsafe {
+        // SAFETY: both numbers name the pair in the child, since the caller holds it until the child was spawned; the
+        // child's copy of the other end is closed once, by its only user.
+        let behind = unsafe {
             // Its own copy would keep the wait from ending when the parent dies.
-            libc::close(gate);
-            if libc::write(behind, pid.as_ptr().cast(), pid.len()) != 4 {
-                return Err(io::Error::from_raw_os_error(libc::EPIPE));
-            }
-            loop {
-                match libc::read(behind, byte.as_mut_ptr().cast(), 1) {
-                    1 => return Ok(()),
-                    0 => return Err(io::Error::from_raw_os_error(libc::ECANCELED)),
-                    _ => {
-                        let error = io::Error::last_os_error();
-                        if error.kind() != io::ErrorKind::Interrupted {
-                            return Err(error);
-                        }
-                    }
-                }
+            rustix::io::close(gate);
+            BorrowedFd::borrow_raw(behind)
+        };
+        if rustix::io::write(behind, &pid)? != pid.len() {
+            return Err(Errno::PIPE.into());
+        }
+        loop {
+            match rustix::io::read(behind, &mut byte) {
+                Ok(0) => return Err(Errno::CANCELED.into()),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     };
-    // SAFETY: the closure makes async-signal-safe calls only and allocates nothing (an io::Error of an errno is a number, and
+    // SAFETY: the closure makes system calls only (rustix has no state of its own) and allocates nothing (an io::Error of an errno is a number, and
     // std::process::id is getpid). It owns all that it uses.
     unsafe {
         command.pre_exec(prepare);

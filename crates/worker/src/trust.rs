@@ -8,6 +8,7 @@ use std::{
 };
 
 use b70_store::{Exposure, FileIdentity, Owners, Root, open_or_create};
+use rustix::fs::OFlags;
 
 use crate::{error::WorkerError, lane::WorkerPaths};
 
@@ -54,15 +55,16 @@ pub(crate) fn own_directory(paths: &WorkerPaths) -> Result<Root, WorkerError> {
 
 /// Opens a file for writing without following a link at its name.
 pub(crate) fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.custom_flags(libc::O_NOFOLLOW).open(path)
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
 }
 
 /// Reads a record, and whose it is; `None` if there is none.
 pub(crate) fn read_record(path: &Path) -> Result<Option<(Vec<u8>, u32)>, WorkerError> {
     let error = |e: io::Error| WorkerError::io(path, "read", e);
     // Not blocking: a pipe of that name must not hold the reader up.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
-    let file = match options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path) {
+    let file = match options.read(true).custom_flags(flags.bits().cast_signed()).open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(e) => return Err(error(e)),

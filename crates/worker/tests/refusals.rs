@@ -6,8 +6,7 @@ mod support;
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
-    os::fd::AsRawFd as _,
+    net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
     path::Path,
     process::Command,
     sync::atomic::AtomicBool,
@@ -18,6 +17,7 @@ use b70_admission::{Fingerprint, Known, fingerprint_sha256};
 use b70_procguard::{Host, LeaseKind, LeaseRoot, ProcessSignal, Signaller, VerifiedProcess};
 use b70_store::Sha256;
 use b70_worker::{GpuMode, Lane, Outcome, Plan, ResolveOptions, StartChecks, StartOptions, Supervisor, read_identity};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::json;
 use support::{Bench, reasons};
 
@@ -37,16 +37,9 @@ fn a_port_that_an_outgoing_connection_has_blocks() {
     let port = bench.document["workers"][0]["port"].as_u64().unwrap() as u16;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A client that the kernel gave that very port.
-    let socket = nix::sys::socket::socket(
-        nix::sys::socket::AddressFamily::Inet,
-        nix::sys::socket::SockType::Stream,
-        nix::sys::socket::SockFlag::SOCK_CLOEXEC,
-        None,
-    )
-    .unwrap();
-    let address = |port: u16| nix::sys::socket::SockaddrIn::new(127, 0, 0, 1, port);
-    nix::sys::socket::bind(socket.as_raw_fd(), &address(port)).unwrap();
-    nix::sys::socket::connect(socket.as_raw_fd(), &address(listener.local_addr().unwrap().port())).unwrap();
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).unwrap();
+    connect(&socket, &listener.local_addr().unwrap()).unwrap();
     let client = TcpStream::from(socket);
     let plan = bench.start();
     untouched(&bench, &plan);

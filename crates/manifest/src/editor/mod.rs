@@ -2,7 +2,6 @@
 //!
 //! The schemas lie in a folder of the workspace and are named by relative paths, so nothing is fetched.
 
-mod jsonc;
 mod vscode;
 
 pub(crate) use vscode::publish;

@@ -4,22 +4,25 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use jsonc_parser::ParseOptions;
+use jsonc_parser::cst::{CstArray, CstInputValue, CstRootNode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use super::jsonc::plain;
 use crate::document::Kind;
 use crate::exit;
 use crate::report::{ErrorReport, Explain};
 use crate::schema;
-use crate::span::Spans;
+use crate::span::STRICT;
 
 /// Where `vscode --write` puts the schemas, below the workspace.
 pub const SCHEMA_FOLDER: &str = ".vscode/b70kit";
 
 const SETTING: &str = "json.schemas";
+/// JSON with comments and trailing commas, as VS Code writes its settings.
+const JSONC: ParseOptions = ParseOptions { allow_comments: true, allow_trailing_commas: true, ..STRICT };
 
 /// Which schema belongs to which file names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -120,66 +123,46 @@ pub fn merge_settings(
     wanted: &[SchemaAssociation],
 ) -> Result<(String, Vec<SchemaAssociation>, Vec<String>), String> {
     let text = if text.trim().is_empty() { "{\n}\n" } else { text };
-    let strict = plain(text);
-    let before: Value = serde_json::from_str(&strict).map_err(|error| error.to_string())?;
-    let root = before.as_object().ok_or("the settings are not an object")?;
-    let spans = Spans::new(&strict);
-    if let Some(twice) = spans.duplicates.iter().find(|twice| twice.pointer == format!("/{SETTING}")) {
-        let at = spans.position(twice.second);
-        return Err(format!("{SETTING} is given twice, again at {}:{}", at.line, at.column));
-    }
-    let present = match root.get(SETTING) {
-        None => None,
-        Some(Value::Array(entries)) => Some(entries),
-        Some(_) => return Err(format!("{SETTING} is not a list")),
+    let root = CstRootNode::parse(text, &JSONC).map_err(|error| error.to_string())?;
+    let settings = root.object_value().ok_or("the settings are not an object")?;
+    let mut expected = settings.to_serde_value().ok_or("a value of the settings cannot be read")?;
+    let properties = settings.properties();
+    let mut named = properties.iter().filter(|property| property.decoded_name().as_deref() == Some(SETTING));
+    let list = match (named.next(), named.next()) {
+        (_, Some(_)) => return Err(format!("{SETTING} is given twice")),
+        (Some(one), None) => Some(one.array_value().ok_or_else(|| format!("{SETTING} is not a list"))?),
+        (None, None) => None,
     };
-    let urls: Vec<&str> = present.into_iter().flatten().filter_map(|entry| entry.get("url")?.as_str()).collect();
-    let (kept, added): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(|one| urls.contains(&one.url.as_str()));
+    let entries: Vec<Value> = list.as_ref().and_then(CstArray::to_serde_value).iter().flat_map(items).collect();
+    let (kept, added): (Vec<_>, Vec<_>) =
+        wanted.iter().cloned().partition(|one| entries.iter().any(|entry| entry["url"] == one.url));
     let kept = kept.into_iter().map(|one| one.url).collect();
     if added.is_empty() {
         return Ok((text.to_owned(), added, kept));
     }
-    let (list_pointer, is_new) = match present {
-        Some(_) => (format!("/{SETTING}"), false),
-        None => (String::new(), true),
-    };
-    let container = spans.get(&list_pointer).ok_or("the place of the settings is not known")?.value.clone();
-    // After the last member of the container, whose comma may be there already.
-    let prefix = format!("{list_pointer}/");
-    let last = spans.members(&prefix).map(|span| span.value.end).max();
-    let entries: Vec<String> = added
-        .iter()
-        .map(|one| serde_json::to_string(one).map(|line| format!("    {line}")).map_err(|error| error.to_string()))
-        .collect::<Result<_, _>>()?;
-    let entries = entries.join(",\n");
-    let addition = if is_new { format!("  \"{SETTING}\": [\n{entries}\n  ]") } else { entries };
-    let close = container.end - 1;
-    let has_comma = last.is_some_and(|last| has_comma(&text[last..close]));
-    // A comment may stand between the last member and the bracket; the addition goes behind it, on a line of its own.
-    let head = match last {
-        Some(last) if !has_comma => format!("{},{}", &text[..last], &text[last..close]),
-        _ => text[..close].to_owned(),
-    };
-    let indent = if is_new { "" } else { "  " };
-    let merged = format!("{}\n{addition}\n{indent}{}", head.trim_end_matches([' ', '\t', '\n', '\r']), &text[close..]);
-
+    let list = list.unwrap_or_else(|| settings.array_value_or_set(SETTING));
+    list.ensure_multiline();
+    for one in &added {
+        list.append(input(one));
+    }
+    let merged = root.to_string();
     // The proof that nothing was lost: the merged text must say exactly what was there plus what was added.
-    let mut expected = before.clone();
-    let additions = added.iter().map(|one| json!(one));
-    match expected.get_mut(SETTING).and_then(Value::as_array_mut) {
-        Some(list) => list.extend(additions),
-        None => expected[SETTING] = additions.collect(),
+    expected[SETTING] = entries.into_iter().chain(added.iter().map(|one| json!(one))).collect();
+    let after = CstRootNode::parse(&merged, &JSONC).ok().and_then(|root| root.object_value()?.to_serde_value());
+    if after.as_ref() != Some(&expected) {
+        return Err("the list could not be added without touching something else".into());
     }
-    match serde_json::from_str::<Value>(&plain(&merged)) {
-        Ok(after) if after == expected => Ok((merged, added, kept)),
-        _ => Err("the list could not be added without touching something else".into()),
-    }
+    Ok((merged, added, kept))
 }
 
-/// Whether a comma stands in text between two members, comments aside.
-fn has_comma(between: &str) -> bool {
-    // The brackets make a trailing comma one that is not trailing, so that it survives.
-    plain(&format!("{between} 0")).contains(',')
+fn items(list: &Value) -> Vec<Value> {
+    list.as_array().cloned().unwrap_or_default()
+}
+
+fn input(one: &SchemaAssociation) -> CstInputValue {
+    let patterns = one.file_match.iter().cloned().map(CstInputValue::String).collect();
+    let url = CstInputValue::String(one.url.clone());
+    CstInputValue::Object(vec![("fileMatch".into(), CstInputValue::Array(patterns)), ("url".into(), url)])
 }
 
 /// Writes every schema of documents into `folder`.
@@ -285,6 +268,45 @@ fn nonce() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn settings_keep_every_comment_and_are_refused_when_they_are_no_settings() {
+        let wanted = &associations("schemas")[..2];
+        for (settings, kept) in [
+            ("", &[][..]),
+            ("{\r\n\t\"a\": 1 // one\r\n\t/* end */\r\n}\r\n", &["\t\"a\": 1, // one\r\n", "/* end */\r\n}\r\n"]),
+            (
+                "{\"json.schemas\": [{\"url\": \"./x\"}, // c\n ],\"b\": 2}",
+                &["{\"url\": \"./x\"}, // c\n", "\"b\": 2}"],
+            ),
+            (
+                "{\"json\\u002eschemas\": [ /* none yet */ ]} // last",
+                &["/* none yet */", "} // last", "json\\u002eschemas"],
+            ),
+            ("{\"big\": 12345678901234567890123, \"f\": 1.0e400}", &["12345678901234567890123", "1.0e400"]),
+        ] {
+            let (merged, added, _) = merge_settings(settings, wanted).expect(settings);
+            assert_eq!(added, wanted, "{settings}");
+            assert!(kept.iter().all(|part| merged.contains(part)), "{settings:?} became {merged:?}");
+            assert!(!settings.contains('\r') || !merged.replace("\r\n", "").contains('\n'), "line ends: {merged:?}");
+            let (again, added, urls) = merge_settings(&merged, wanted).expect(&merged);
+            assert!(again == merged && added.is_empty() && urls.len() == 2, "{merged}");
+        }
+        for (settings, why) in [
+            ("[]", "not an object"),
+            ("{\"json.schemas\": 3}", "not a list"),
+            ("{\"json.schemas\": [], \"json.schemas\": []}", "given twice"),
+            ("{} /* never ends", "comment"),
+            ("{'a': 1}", "line 1 column 2"),
+            ("{\"a\": 1 \"b\": 2}", "comma"),
+            ("{\"a\": 01}", "comma"),
+        ] {
+            let error = merge_settings(settings, wanted).expect_err(settings);
+            assert!(error.contains(why), "{settings}: {error}");
+        }
+        let deep = format!("{{\"a\": {}", "[".repeat(100_000));
+        assert!(merge_settings(&deep, wanted).expect_err("too deep").contains("depth"));
+    }
 
     #[test]
     fn a_file_is_replaced_whole_and_a_failure_leaves_what_was_there() {
