@@ -78,9 +78,7 @@ pub use row::{
     Asked, TIMING_TEXT, TIMING_TOKENS, burst_gap_mean_s, complete_row, error_code, failed_row, metric_offsets,
     recompute_row,
 };
-pub use stats::{
-    ClassBalanced, Summary, UNCLASSIFIED, class_balanced, mean, median, noise_floor, percentile, stdev, t_quantile,
-};
+pub use stats::{ClassBalanced, Summary, class_balanced, mean, median, noise_floor, percentile, stdev, t_quantile};
 pub use suite::{Suite, SuiteError, SuitePrompt, SuiteReport};
 pub use summary::{CLASS_BALANCED_METRIC, LEGACY_METRIC, PRIMARY_METRIC, summarise};
 pub use telemetry::sample_sensors;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use b70_manifest::calibration::{
     CalibrationResult, CalibrationRow, Claim, EndpointIdentity, LabCalibrationResult, Measured, MetricSummary,
-    Settings, SuiteIdentity, SuitePromptIdentity,
+    Settings, SuiteIdentity, SuitePromptIdentity, UNCLASSIFIED, fixed_suite_classes,
 };
 use b70_manifest::document::{DocumentError, Kind, detect, read_text};
 use b70_manifest::gate::{GateOutcome, Judged, PromotionEligible, judge};
@@ -18,7 +18,6 @@ use serde_json::{Map, Value, json};
 use crate::identity::empty;
 use crate::metrics::WINDOW_EVENTS;
 use crate::row::recompute_row;
-use crate::stats::UNCLASSIFIED;
 use crate::summary::summarise;
 
 /// The largest result file that is read.
@@ -403,8 +402,16 @@ impl Check {
     }
 }
 
-/// A result of the lab's script in the kit's form. Nothing is added that the file does not say.
-fn from_lab(lab: LabCalibrationResult, path: &Path, sha256: Sha256Hex) -> Measured {
+/// A result of the lab's script in the kit's form. Nothing is added that the file does not say, but for the classes of its
+/// fixed suite, which the script knows by the prompts' ids.
+fn from_lab(mut lab: LabCalibrationResult, path: &Path, sha256: Sha256Hex) -> Measured {
+    if lab.rows.iter().all(|row| row.prompt_class.as_deref().is_none_or(|class| class == UNCLASSIFIED))
+        && let Some(classes) = fixed_suite_classes(lab.rows.iter().map(|row| row.prompt_id.as_str()))
+    {
+        for (row, class) in lab.rows.iter_mut().zip(classes) {
+            row.prompt_class = Some(class.to_owned());
+        }
+    }
     let said = &lab.run_identity;
     let text = |names: &[&str]| names.iter().find_map(|name| said.get(name)?.as_str()).map(str::to_owned);
     let number = |names: &[&str]| names.iter().find_map(|name| said.get(name)?.as_u64());

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use b70_manifest::calibration::UNCLASSIFIED;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -97,9 +98,6 @@ pub struct ClassBalanced {
     /// Prompts of each class.
     pub class_prompt_counts: BTreeMap<String, usize>,
 }
-
-/// The class of prompts that name none; it stays out of balanced figures.
-pub const UNCLASSIFIED: &str = "unclassified";
 
 /// The class-balanced summary of (class, value) pairs; [`UNCLASSIFIED`] is left out.
 pub fn class_balanced<'a>(values: impl IntoIterator<Item = (&'a str, f64)>) -> ClassBalanced {

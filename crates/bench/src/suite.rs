@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use b70_manifest::Sha256Hex;
-use b70_manifest::calibration::{CalibrationSuite, SuiteIdentity, SuitePromptIdentity};
+use b70_manifest::calibration::{
+    CalibrationSuite, SuiteIdentity, SuitePromptIdentity, UNCLASSIFIED, fixed_suite_classes,
+};
 use b70_manifest::document::{DocumentError, read_text};
 use b70_manifest::gate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-
-use crate::stats::UNCLASSIFIED;
 
 /// The text of the project's own suite.
 const BUILTIN: &[u8] = include_bytes!("../suites/b70-cold-v1.json");
@@ -157,13 +157,21 @@ impl Suite {
         };
         let prompts: Result<Vec<_>, _> =
             items.iter().enumerate().map(|(index, item)| read_prompt(index, item)).collect();
+        let mut prompts = prompts?;
+        if prompts.iter().all(|prompt| prompt.prompt_class == UNCLASSIFIED)
+            && let Some(classes) = fixed_suite_classes(prompts.iter().map(|prompt| prompt.id.as_str()))
+        {
+            for (prompt, class) in prompts.iter_mut().zip(classes) {
+                class.clone_into(&mut prompt.prompt_class);
+            }
+        }
         let suite = Self {
             suite_id: text("suite_id")?.unwrap_or_else(|| fallback_id.to_owned()),
             version: value.get("version").filter(|version| !version.is_null()).cloned(),
             description: text("description")?,
             metric: text("metric")?,
             system_prompt: text("system_prompt")?,
-            prompts: prompts?,
+            prompts,
             file_sha256: Sha256Hex::of(bytes),
         };
         suite.check()?;
@@ -357,6 +365,32 @@ mod tests {
         );
         let object = read(r#"{"suite_id": "s", "version": 2, "system_prompt": "be brief", "prompts": ["a"]}"#).unwrap();
         assert_eq!((object.version, object.system_prompt.as_deref()), (Some(2.into()), Some("be brief")));
+    }
+
+    #[test]
+    fn upstreams_fixed_suite_has_its_classes() {
+        let ids = "incident-retrospective release-plan bug-report-synthesis code-review sql-debugging customer-email \
+                   decision-memo benchmark-analysis architecture-tradeoff performance-hypotheses technical-guide risk-register";
+        let item = |id: &str| serde_json::json!({"id": id, "prompt": format!("about {id}")});
+        let mut items: Vec<Value> = ids.split_whitespace().map(item).collect();
+        let suite = read(&serde_json::json!({"suite_id": "fixed", "prompts": items}).to_string()).unwrap();
+        let sizes: Vec<(&str, usize)> = suite.classes().into_iter().collect();
+        let expected = [
+            ("analysis", 3),
+            ("code", 2),
+            ("documentation", 1),
+            ("operations", 3),
+            ("prose", 2),
+            ("structured-writing", 1),
+        ];
+        assert_eq!(sizes, expected);
+        assert!(SuiteReport::of(&suite).fit_for_promotion);
+        // A suite that names a class itself is taken at its word.
+        items[0]["prompt_class"] = "mine".into();
+        let suite = read(&Value::from(items.clone()).to_string()).unwrap();
+        assert_eq!(suite.classes().into_iter().collect::<Vec<_>>(), [("mine", 1)]);
+        items[0] = item("another");
+        assert!(read(&Value::from(items).to_string()).unwrap().classes().is_empty());
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use b70_manifest::calibration::{CalibrationRow, MetricSummary};
+use b70_manifest::calibration::{CalibrationRow, MetricSummary, UNCLASSIFIED};
 use serde_json::{Map, json};
 
-use crate::stats::{ClassBalanced, Summary, UNCLASSIFIED, class_balanced};
+use crate::stats::{ClassBalanced, Summary, class_balanced};
 
 /// The primary metric: 99 intervals over the time from the 1st to the 100th event.
 pub const PRIMARY_METRIC: &str = "tok_s_1_100_intervals_after_ttft";

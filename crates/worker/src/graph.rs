@@ -83,7 +83,7 @@ impl GraphEvidence {
     }
 
     fn take(&mut self, line: &str) {
-        let Some((_, rest)) = line.split_once(MARK) else { return };
+        let Some(rest) = message(line).strip_prefix(MARK) else { return };
         let rest = rest.trim();
         let word = rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
         match word {
@@ -113,6 +113,25 @@ impl GraphEvidence {
     }
 }
 
+/// The line without what a log puts before a message: time stamps (`0.01.234.567`, `2026-12-01T10:00:00Z`, also in
+/// brackets) and a level (`I`, `[INFO]`). A mark behind any other word is somebody's talk of it, for example the header
+/// of a launcher that greps for it.
+fn message(line: &str) -> &str {
+    let mut rest = line.trim_start();
+    while let Some((word, after)) = rest.split_once(char::is_whitespace) {
+        let bare = word.trim_matches(['[', ']', '(', ')', ':', '|', '<', '>']);
+        let level = ["D", "I", "W", "E", "DEBUG", "DBG", "INFO", "INF", "WARN", "WRN", "ERROR", "ERR"];
+        let is_level = level.iter().any(|level| bare.eq_ignore_ascii_case(level));
+        let is_stamp = bare.starts_with(|c: char| c.is_ascii_digit())
+            && bare.chars().all(|c| c.is_ascii_digit() || ".,:-+TZ".contains(c));
+        if !is_level && !is_stamp {
+            break;
+        }
+        rest = after.trim_start();
+    }
+    rest
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,12 +141,37 @@ mod tests {
         for (text, state) in [
             ("", GraphState::NoEvidence),
             ("[SYCL-GRAPH] requested device=0", GraphState::RequestedOnly),
-            ("x [SYCL-GRAPH] requested\n[SYCL-GRAPH] compatibility_rejected op=MUL_MAT", GraphState::Rejected),
+            ("[SYCL-GRAPH] requested\n[SYCL-GRAPH] compatibility_rejected op=MUL_MAT", GraphState::Rejected),
             ("[SYCL-GRAPH] requested\n[SYCL-GRAPH] recording_entered", GraphState::RecordedOnly),
             ("[SYCL-GRAPH] summary replayed=12", GraphState::RequestedOnly),
             ("[SYCL-GRAPH] recording_entered\n0.1 I [SYCL-GRAPH] replayed nodes=900", GraphState::Replayed),
         ] {
             assert_eq!(GraphEvidence::from_text(text).state, state, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_is_the_backends_by_its_beginning() {
+        // The header that upstream's launcher writes into every log, with capture off.
+        let header =
+            "sycl_graph_evidence=[SYCL-GRAPH] requested|compatibility_rejected|recording_entered|replayed|summary";
+        for line in [
+            header,
+            "main: looking for [SYCL-GRAPH] replayed",
+            "x [SYCL-GRAPH] replayed",
+            "grep '[SYCL-GRAPH] replayed' server.log",
+            "0.1 I srv  log: [SYCL-GRAPH] replayed",
+        ] {
+            assert_eq!(GraphEvidence::from_text(line).state, GraphState::NoEvidence, "{line}");
+        }
+        for line in [
+            "[SYCL-GRAPH] replayed nodes=900",
+            "  [SYCL-GRAPH] replayed",
+            "0.00.123.456 I [SYCL-GRAPH] replayed",
+            "2026-12-01T10:00:00.123Z [INFO] [SYCL-GRAPH] replayed",
+            "[2026-12-01 10:00:00] INFO: [SYCL-GRAPH] replayed",
+        ] {
+            assert_eq!(GraphEvidence::from_text(&format!("{header}\n{line}")).state, GraphState::Replayed, "{line}");
         }
     }
 }

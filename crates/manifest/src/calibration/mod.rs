@@ -17,4 +17,4 @@ pub use result::{
     RunIdentity, Settings, SuiteIdentity, SuitePromptIdentity,
 };
 pub use row::CalibrationRow;
-pub use suite::{CalibrationSuite, ResolvedPrompt, SuiteDocument, SuiteItem, SuitePrompt, UNCLASSIFIED};
+pub use suite::{CalibrationSuite, SuiteDocument, SuiteItem, SuitePrompt, UNCLASSIFIED, fixed_suite_classes};

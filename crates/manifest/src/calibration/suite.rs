@@ -5,6 +5,38 @@ use serde_json::{Map, Value, json};
 /// The class of a prompt that names none.
 pub const UNCLASSIFIED: &str = "unclassified";
 
+/// Upstream's fixed suite: its prompts' ids, and the class each is documented to have. Its files name no class.
+const FIXED_SUITE: [(&str, &str); 12] = [
+    ("incident-retrospective", "operations"),
+    ("release-plan", "operations"),
+    ("bug-report-synthesis", "operations"),
+    ("code-review", "code"),
+    ("sql-debugging", "code"),
+    ("customer-email", "prose"),
+    ("decision-memo", "prose"),
+    ("benchmark-analysis", "analysis"),
+    ("architecture-tradeoff", "analysis"),
+    ("performance-hypotheses", "analysis"),
+    ("technical-guide", "documentation"),
+    ("risk-register", "structured-writing"),
+];
+
+/// The class of each prompt, in order, if these are the ids of upstream's fixed suite: all twelve, each once, in any order.
+///
+/// ```
+/// use b70_manifest::calibration::fixed_suite_classes;
+/// assert_eq!(fixed_suite_classes(["code-review", "release-plan"]), None);
+/// ```
+pub fn fixed_suite_classes<'a>(ids: impl IntoIterator<Item = &'a str>) -> Option<Vec<&'static str>> {
+    let mut left = FIXED_SUITE.to_vec();
+    let mut classes = Vec::new();
+    for id in ids {
+        let at = left.iter().position(|(known, _)| *known == id)?;
+        classes.push(left.swap_remove(at).1);
+    }
+    left.is_empty().then_some(classes)
+}
+
 /// Calibration suite: the prompts of a cold calibration, in the order they are sent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
@@ -15,17 +47,6 @@ pub enum CalibrationSuite {
     List(Vec<SuiteItem>),
     /// Prompts with a name and a version.
     Document(SuiteDocument),
-}
-
-impl CalibrationSuite {
-    /// The prompts in order, each with an id (`prompt-0`, `prompt-1`, … where it has none) and a class.
-    pub fn prompts(&self) -> Vec<ResolvedPrompt<'_>> {
-        let items = match self {
-            Self::List(items) => items,
-            Self::Document(document) => &document.prompts,
-        };
-        items.iter().enumerate().map(|(index, item)| item.resolve(index)).collect()
-    }
 }
 
 /// Prompts with a name and a version.
@@ -78,32 +99,6 @@ pub enum SuiteItem {
     Prompt(SuitePrompt),
 }
 
-impl SuiteItem {
-    fn resolve(&self, index: usize) -> ResolvedPrompt<'_> {
-        match self {
-            Self::Text(text) => {
-                ResolvedPrompt { id: format!("prompt-{index}"), prompt: text, prompt_class: UNCLASSIFIED }
-            }
-            Self::Prompt(prompt) => ResolvedPrompt {
-                id: prompt.id.clone().unwrap_or_else(|| format!("prompt-{index}")),
-                prompt: &prompt.prompt,
-                prompt_class: prompt.prompt_class.as_deref().unwrap_or(UNCLASSIFIED),
-            },
-        }
-    }
-}
-
-/// A prompt as it is sent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResolvedPrompt<'a> {
-    /// Id, unique in the suite.
-    pub id: String,
-    /// Text.
-    pub prompt: &'a str,
-    /// Class.
-    pub prompt_class: &'a str,
-}
-
 /// A prompt with an id and a class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -119,4 +114,19 @@ pub struct SuitePrompt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64), example = &"operations")]
     pub prompt_class: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fixed_suite_has_six_classes_in_any_order_of_its_ids() {
+        let ids: Vec<&str> = FIXED_SUITE.iter().rev().map(|(id, _)| *id).collect();
+        let classes = fixed_suite_classes(ids.iter().copied()).expect("the twelve");
+        assert_eq!((classes.len(), classes[0], classes[11]), (12, "structured-writing", "operations"));
+        assert_eq!(classes.iter().collect::<std::collections::BTreeSet<_>>().len(), 6);
+        assert_eq!(fixed_suite_classes(ids[1..].iter().copied()), None, "one is missing");
+        assert_eq!(fixed_suite_classes(ids.iter().copied().chain(["release-plan"])), None, "one comes twice");
+    }
 }
