@@ -53,7 +53,7 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
 
 /// Commands that look at processes and cards.
 fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command: Command) -> Result<Output, CliError> {
-    let lane = Lane::load(&args.config)?;
+    let lane = if host.is_real() { Lane::load_here(&args.config)? } else { Lane::load(&args.config)? };
     let pool = b70_store::pool(0)?;
     let layout = Xe2DpasV2::new();
     let uid = Host::real().uid();

@@ -95,6 +95,29 @@ fn the_labs_file_is_read_unchanged_and_assigned() {
 }
 
 #[test]
+fn a_document_error_does_not_hide_missing_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = fs::read_to_string(fixtures().join("documents/lab/workers.json")).unwrap();
+    let mut document: Value = serde_json::from_str(&sample).unwrap();
+    document["workers"][1]["port"] = document["workers"][0]["port"].clone();
+    fs::write(dir.path().join("workers.json"), document.to_string()).unwrap();
+    let (found, code) = worker(dir.path(), &["validate", "--no-gpu"]);
+    let codes: Vec<&str> = found["findings"].as_array().unwrap().iter().map(|f| f["code"].as_str().unwrap()).collect();
+    assert_eq!(code, 1, "{found:#}");
+    for expected in ["unique-port", "no-binary", "no-launcher", "no-model", "no-draft-model"] {
+        assert!(codes.contains(&expected), "{expected}: {codes:?}");
+    }
+    let (error, code) = worker(dir.path(), &["start", "--no-gpu"]);
+    let message = error["error"]["message"].as_str().unwrap();
+    assert_eq!(code, 1, "{error:#}");
+    for field in ["binary", "launcher", "target_model", "draft_model"] {
+        let path = document[field].as_str().unwrap();
+        assert!(message.contains(path), "{path}: {message}");
+    }
+    assert!(message.contains("port"), "{message}");
+}
+
+#[test]
 fn a_starter_file_is_valid_and_renders_in_every_form() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("m.gguf"), "GGUF").unwrap();

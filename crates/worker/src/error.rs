@@ -16,6 +16,14 @@ pub enum WorkerError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Document(#[from] DocumentError),
+    /// A document that is not valid, and files that it names and that are missing.
+    #[error("{source}\n  {}", missing.join("\n  "))]
+    DocumentAndFiles {
+        /// What is wrong with the document.
+        source: DocumentError,
+        /// A sentence for each file.
+        missing: Vec<String>,
+    },
     /// There is no worker of that name.
     #[error("there is no worker {name:?} in {}; it has {}", config.display(), present.join(", "))]
     NoWorker {
@@ -109,6 +117,7 @@ impl Explain for WorkerError {
     fn report(&self) -> ErrorReport {
         match self {
             Self::Document(error) => error.report(),
+            Self::DocumentAndFiles { source, .. } => ErrorReport { message: self.to_string(), ..source.report() },
             Self::NoCard(error) => error.report(),
             Self::Pin(error) => error.report(),
             Self::Lease(error) => error.report(),
@@ -129,7 +138,7 @@ impl Explain for WorkerError {
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Document(error) => error.exit_code(),
+            Self::Document(error) | Self::DocumentAndFiles { source: error, .. } => error.exit_code(),
             Self::NoCard(error) => error.exit_code(),
             Self::Pin(error) => error.exit_code(),
             Self::Lease(error) => error.exit_code(),

@@ -12,7 +12,7 @@ use b70_manifest::{
 };
 use b70_procguard::{Cards, Host};
 
-use crate::error::WorkerError;
+use crate::{error::WorkerError, validate::missing_files};
 
 /// What is done about cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +64,20 @@ impl Lane {
         let document = document::read::<Workers>(path)?;
         let config = std::path::absolute(path).map_err(|e| WorkerError::io(path, "resolve", e))?;
         Ok(Self { config, document })
+    }
+
+    /// [`Lane::load`] for whoever acts on this machine: if the document is not valid, the files that it names and that are
+    /// missing are named as well, so that one reading of the error is enough.
+    pub fn load_here(path: &Path) -> Result<Self, WorkerError> {
+        Self::load(path).map_err(|error| {
+            let missing: Vec<String> = missing_files(path).into_iter().map(|(_, _, message)| message).collect();
+            match error {
+                WorkerError::Document(source @ document::DocumentError::Invalid { .. }) if !missing.is_empty() => {
+                    WorkerError::DocumentAndFiles { source, missing }
+                }
+                error => error,
+            }
+        })
     }
 
     /// The workers to act on: all, or those named.

@@ -1,6 +1,8 @@
 //! Launcher scripts: the variables they are given, and whether one reads those that matter.
 
-use b70_manifest::workers::{Profile, SpecType};
+use std::collections::BTreeMap;
+
+use b70_manifest::workers::{Profile, SpecType, Workers};
 
 /// What the text of a script shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,6 +36,36 @@ impl LauncherScript {
             let line = line.trim_start();
             line.starts_with("exec ") && !line.starts_with("exec >") && !line.starts_with("exec 2>")
         })
+    }
+
+    /// What makes a run upstream's profile and is not in the script, one sentence each: drafting by a model where a
+    /// profile of the lane has it, graphs where the lane's environment sets them, and no context checkpoints, unless the
+    /// extra arguments say so.
+    pub fn unmarked(&self, document: &Workers, extra: &[String]) -> Vec<String> {
+        let profiles = || document.profiles.values();
+        let graphs = "GGML_SYCL_ENABLE_GRAPH";
+        let sets = |environment: &BTreeMap<String, String>| environment.contains_key(graphs);
+        let given = extra.windows(2).any(|pair| pair == ["--ctx-checkpoints", "0"]) && self.reads("EXTRA_LLAMA_ARGS");
+        let words: Vec<&str> = self.text.split(|c: char| c.is_whitespace() || "\"'()=".contains(c)).collect();
+        let checkpoints = ["--ctx-checkpoints", "-ctxcp", "--swa-checkpoints"];
+        let off = words.windows(2).any(|pair| checkpoints.contains(&pair[0]) && pair[1] == "0");
+        [
+            (
+                profiles().any(|profile| profile.spec_type == SpecType::DraftSimple)
+                    && !self.text.contains("draft-simple"),
+                "draft-simple: the lane has a profile of that kind",
+            ),
+            (
+                (sets(&document.common.environment) || profiles().any(|profile| sets(&profile.environment)))
+                    && !self.reads(graphs),
+                "GGML_SYCL_ENABLE_GRAPH: the lane's environment sets it",
+            ),
+            (!off && !given, "--ctx-checkpoints 0: without it the server keeps state of earlier requests"),
+        ]
+        .into_iter()
+        .filter(|(missing, _)| *missing)
+        .map(|(_, what)| format!("the launcher does not contain {what}"))
+        .collect()
     }
 
     /// What a profile asks for and the script does not handle, one sentence each.
@@ -80,6 +112,26 @@ mod tests {
 
     fn profile(json: &str) -> Profile {
         serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn upstreams_marks_are_looked_for() {
+        let lane = include_str!("../../../fixtures/documents/lab/workers.json");
+        let lane: Workers = serde_json::from_str(lane).unwrap();
+        let whole = "case $SPEC_TYPE in draft-mtp) ;; draft-simple) ;; esac\nexport GGML_SYCL_ENABLE_GRAPH\n\
+                     exec \"$LLAMA_SERVER\" --ctx-checkpoints 0 $EXTRA_LLAMA_ARGS\n";
+        assert!(LauncherScript::new(whole).unmarked(&lane, &[]).is_empty());
+        for (mark, other) in [
+            ("draft-simple", "draft-eagle"),
+            ("GGML_SYCL_ENABLE_GRAPH", "GRAPH"),
+            ("--ctx-checkpoints 0", "--ctx-checkpoints 32"),
+        ] {
+            let missing = LauncherScript::new(&whole.replace(mark, other)).unmarked(&lane, &[]);
+            assert_eq!(missing.len(), 1, "{mark}: {missing:?}");
+            assert!(missing[0].contains(mark), "{missing:?}");
+        }
+        let extra = ["--ctx-checkpoints", "0"].map(str::to_owned);
+        assert!(LauncherScript::new(&whole.replace("--ctx-checkpoints 0", "")).unmarked(&lane, &extra).is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use b70_admission::{Look, ModelCache};
 use b70_manifest::{
     Sha256Hex,
     state::{ModelChoice, ModelCopy, PackStageChoice},
-    workers::{DRAFT_MODEL_HOLE, Profile, SpecType, Worker},
+    workers::{CacheType, DRAFT_MODEL_HOLE, Profile, SpecType, Worker},
 };
 use b70_packset::{Depth, Layout, StageOptions, VerifyStatus, stage_validate};
 use b70_procguard::{pin_to_card, redact_arguments, redact_variable};
@@ -202,6 +202,9 @@ pub(crate) fn draft_path(lane: &Lane, profile: &Profile) -> Option<(String, Opti
     Some((named.to_owned(), lane.document.draft_model_sha256.filter(|_| same)))
 }
 
+/// More layers than a model has: every build of llama-server takes the number, not every one the word `all`.
+const ALL_LAYERS: u64 = 999;
+
 /// llama-server's own command line.
 fn server_arguments(
     command: &ResolvedCommand,
@@ -224,6 +227,9 @@ fn server_arguments(
     put("--flash-attn", common.flash_attn.as_str().to_owned());
     put("--cache-type-k", common.cache_type_k.as_str().to_owned());
     put("--cache-type-v", common.cache_type_v.as_str().to_owned());
+    put("--n-gpu-layers", profile.n_gpu_layers.unwrap_or(ALL_LAYERS).to_string());
+    // Checkpoints of a context are state of an earlier request.
+    put("--ctx-checkpoints", "0".to_owned());
     if profile.spec_type != SpecType::None {
         put("--spec-type", profile.spec_type.as_str().to_owned());
     }
@@ -240,6 +246,15 @@ fn server_arguments(
     }
     if let Some(draft) = &command.draft_model {
         put("--spec-draft-model", draft.path.clone());
+        for (flag, own) in
+            [("--spec-draft-type-k", profile.draft_cache_type_k), ("--spec-draft-type-v", profile.draft_cache_type_v)]
+        {
+            put(flag, own.unwrap_or(CacheType::Q8Zero).as_str().to_owned());
+        }
+        put("--spec-draft-ngl", profile.draft_n_gpu_layers.unwrap_or(ALL_LAYERS).to_string());
+        if let Some(device) = &profile.draft_device {
+            put("--spec-draft-device", device.clone());
+        }
     }
     argv.extend(extra);
     argv
@@ -259,12 +274,15 @@ pub(crate) fn own_flags(profile: &Profile) -> Vec<String> {
         "--flash-attn",
         "--cache-type-k",
         "--cache-type-v",
+        "--n-gpu-layers",
+        "--ctx-checkpoints",
     ];
     if profile.spec_type != SpecType::None {
         flags.extend(["--spec-type", "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"]);
     }
     if profile.draft_model.is_some() {
-        flags.push("--spec-draft-model");
+        flags.extend(["--spec-draft-model", "--spec-draft-type-k", "--spec-draft-type-v", "--spec-draft-ngl"]);
+        flags.extend(profile.draft_device.as_ref().map(|_| "--spec-draft-device"));
     }
     flags.into_iter().map(str::to_owned).collect()
 }
@@ -279,8 +297,10 @@ fn launcher_variables(
     extra: &[String],
 ) {
     let common = &lane.document.common;
-    let count = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-    let share = |p: Option<f64>| p.map_or_else(String::new, |p| p.to_string());
+    // What a profile leaves out is what upstream sets, as Python writes it: 3, 0, 0.0.
+    let most = |n: Option<u64>| n.unwrap_or(3).to_string();
+    let fewest = |n: Option<u64>| n.unwrap_or(0).to_string();
+    let share = |p: Option<f64>| format!("{:?}", p.unwrap_or(0.0));
     let line = b70_manifest::workers::ExtraArgs::Words(extra.to_vec()).line();
     let ordinal = command.variable("ZE_AFFINITY_MASK").unwrap_or_default().to_owned();
     let draft = command.draft_model.as_ref().map_or_else(String::new, |d| d.path.clone());
@@ -301,12 +321,12 @@ fn launcher_variables(
         ("CACHE_TYPE_V", common.cache_type_v.as_str().to_owned()),
         ("ENABLE_MTP", u8::from(profile.enable_mtp).to_string()),
         ("SPEC_TYPE", profile.spec_type.as_str().to_owned()),
-        ("SPEC_N_MAX", count(profile.spec_n_max)),
-        ("SPEC_N_MIN", count(profile.spec_n_min)),
+        ("SPEC_N_MAX", most(profile.spec_n_max)),
+        ("SPEC_N_MIN", fewest(profile.spec_n_min)),
         ("SPEC_P_MIN", share(profile.spec_p_min)),
         ("DRAFT_MODEL", draft),
-        ("MTP_N_MAX", count(profile.mtp_n_max)),
-        ("MTP_N_MIN", count(profile.mtp_n_min)),
+        ("MTP_N_MAX", most(profile.mtp_n_max)),
+        ("MTP_N_MIN", fewest(profile.mtp_n_min)),
         ("MTP_P_MIN", share(profile.mtp_p_min)),
         ("EXTRA_LLAMA_ARGS", line),
         ("OUT_DIR", paths.directory.display().to_string()),

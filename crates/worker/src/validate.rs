@@ -90,6 +90,11 @@ pub fn validate(path: &Path, host: &Host, mode: GpuMode, only: &[String]) -> Res
             for problem in &file.errors {
                 report.error(&problem.code, &file.path, problem.to_string());
             }
+            if host.is_real() {
+                for (code, subject, message) in missing_files(path) {
+                    report.error(code, subject, message);
+                }
+            }
             return Ok(finish(path, report));
         }
         Err(error) => return Err(error),
@@ -230,6 +235,25 @@ fn environment(lane: &Lane, report: &mut Report) {
     }
 }
 
+/// The files that a document names and that are missing, though the document is not valid: what can be read of it.
+pub(crate) fn missing_files(config: &Path) -> Vec<(&'static str, &'static str, String)> {
+    let Ok(config) = std::path::absolute(config) else { return Vec::new() };
+    let document: serde_json::Value =
+        std::fs::read(&config).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    [
+        ("no-binary", "binary"),
+        ("no-launcher", "launcher"),
+        ("no-model", "target_model"),
+        ("no-draft-model", "draft_model"),
+    ]
+    .into_iter()
+    .filter_map(|(code, field)| {
+        let path = config.parent().unwrap_or(Path::new("/")).join(document.get(field)?.as_str()?);
+        (!path.is_file()).then(|| (code, field, format!("{} is no file", path.display())))
+    })
+    .collect()
+}
+
 fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
     let document = &lane.document;
     let binary = lane.path(&document.binary);
@@ -249,6 +273,13 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
         }
         std::fs::read(&path).ok().map(|bytes| LauncherScript::new(&String::from_utf8_lossy(&bytes)))
     });
+    if let Some(script) = &script {
+        // The common arguments: what every profile's servers get.
+        let extra = document.common.extra_llama_args.words().unwrap_or_default();
+        for missing in script.unmarked(document, &extra) {
+            report.error("launcher-mark", "launcher", missing);
+        }
+    }
     if let Some(script) = &script
         && !script.becomes_server()
     {

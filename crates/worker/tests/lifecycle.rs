@@ -92,7 +92,8 @@ fn term_is_ignored_until_a_kill_is_asked_for() {
 
 #[test]
 fn launchers_with_tee_work_and_one_that_loses_the_server_is_refused() {
-    let server = "\"$LLAMA_SERVER\" --host \"$HOST\" --port \"$PORT\" --model \"$MODEL\" $EXTRA_LLAMA_ARGS";
+    let server =
+        "\"$LLAMA_SERVER\" --host \"$HOST\" --port \"$PORT\" --model \"$MODEL\" --ctx-checkpoints 0 $EXTRA_LLAMA_ARGS";
     let mut bench = Bench::new(1, "");
     bench.launcher(&format!("#!/bin/bash\nexec > >(tee \"$LOG\") 2>&1\nexec {server}\n"));
     let plan = bench.start();

@@ -167,6 +167,24 @@ pub struct Profile {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"{draft_model}")]
     pub draft_model: Option<String>,
+    /// Layers of the model on the card; all when not given. For the kit's own command line, without a launcher.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 65535), example = 999)]
+    pub n_gpu_layers: Option<u64>,
+    /// Layers of the draft model on the card; all when not given. For the kit's own command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 65535), example = 999)]
+    pub draft_n_gpu_layers: Option<u64>,
+    /// Device of the draft model as the server lists it; the model's when not given. For the kit's own command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1), example = &"SYCL0")]
+    pub draft_device: Option<String>,
+    /// Type of the draft model's K cache, `q8_0` when not given. For the kit's own command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_cache_type_k: Option<CacheType>,
+    /// Type of the draft model's V cache, `q8_0` when not given. For the kit's own command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_cache_type_v: Option<CacheType>,
     /// Arguments of this profile's servers, after the common ones.
     #[serde(default)]
     pub extra_llama_args: ExtraArgs,

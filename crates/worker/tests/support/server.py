@@ -28,7 +28,8 @@ HELP = "----- common params -----\n\n" + "".join(
     for flag in (
         "--help --host --port --model --alias --ctx-size --batch-size --ubatch-size --parallel --flash-attn "
         "--cache-type-k --cache-type-v --spec-type --spec-draft-n-max --spec-draft-n-min --spec-draft-p-min "
-        "--spec-draft-model --cache-ram --threads --metrics --props --load-mode --device --api-key --hf-token"
+        "--spec-draft-model --spec-draft-type-k --spec-draft-type-v --spec-draft-ngl --spec-draft-device "
+        "--n-gpu-layers --ctx-checkpoints --cache-ram --threads --metrics --props --load-mode --device --api-key --hf-token"
     ).split()
 )
 
