@@ -97,6 +97,60 @@ pub struct WorkerIdentity {
     pub extra: Map<String, Value>,
 }
 
+/// `resolved-identity.json` as upstream's script writes it. It names no process: the number stands in `server.pid` beside it, without boot or start time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(title = "Worker identity (lab)")]
+pub struct LabWorkerIdentity {
+    /// Always `development-screen-only`.
+    #[schemars(extend("const" = "development-screen-only"))]
+    pub evidence_class: EvidenceClass,
+    /// Always false.
+    pub promotion_eligible: NeverEligible,
+    /// What was started.
+    pub resolved: LabResolved,
+    /// When it was started, unix seconds.
+    #[schemars(example = 1_783_870_000.25)]
+    pub started_unix: UnixTime,
+    /// The worker's entry of workers.json.
+    pub worker: LabWorker,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// What upstream's script started.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LabResolved {
+    /// The launcher's command line.
+    #[schemars(length(min = 1), example = json!(["/srv/lab/serve.sh"]))]
+    pub command: Vec<String>,
+    /// The variables it was given.
+    #[schemars(example = json!({"PORT": "19720"}))]
+    pub environment: BTreeMap<String, String>,
+    /// The profile.
+    #[schemars(example = json!({"spec_type": "draft-mtp"}))]
+    pub profile: Map<String, Value>,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
+/// A worker as upstream's script records it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct LabWorker {
+    /// Name of the worker.
+    #[schemars(length(min = 1), example = &"gpu0-baseline")]
+    pub name: String,
+    /// The card as workers.json names it.
+    pub gpu: GpuRef,
+    /// TCP port.
+    #[schemars(range(min = 1, max = 65535), example = 19720)]
+    pub port: u16,
+    /// Fields of other writers, kept as they are.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+}
+
 /// A model and the copy a worker loads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelChoice {

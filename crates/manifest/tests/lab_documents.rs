@@ -7,6 +7,7 @@ use b70_manifest::document::{self, Document, Kind, read_text};
 use b70_manifest::golden::{GoldenCorpusManifest, GoldenSet, LabFocusedResult};
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{RamStage, TensorPack};
+use b70_manifest::state::LabWorkerIdentity;
 use b70_manifest::workers::Workers;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -114,6 +115,18 @@ fn the_focused_result_is_the_labs_and_not_ours() {
     assert!(report.valid && report.kind == Some(Kind::LabFocusedResult), "{report:?}");
     let report = b70_manifest::validate::check_text("result.json".as_ref(), &text, Some(Kind::FocusedResult));
     assert!(!report.valid, "it is no result of ours");
+}
+
+#[test]
+fn the_worker_record_and_the_status_rows_are_the_labs() {
+    let identity: LabWorkerIdentity = artifact("resolved-identity.json");
+    assert_eq!((identity.worker.name.as_str(), identity.worker.port), ("gpu0-baseline", 19720));
+    for (name, kind) in
+        [("resolved-identity.json", Kind::LabWorkerIdentity), ("status-before.json", Kind::WorkerStatus)]
+    {
+        let report = b70_manifest::validate::check_text(name.as_ref(), &fixture(&format!("lab/{name}")), None);
+        assert!(report.valid && report.kind == Some(kind), "{report:?}");
+    }
 }
 
 fn refused<T: Document>(name: &str, from: &str, to: &str) -> String {

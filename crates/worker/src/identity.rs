@@ -17,6 +17,7 @@ use crate::{
     lane::WorkerPaths,
     resolve::ResolvedCommand,
     trust::{own_directory, read_record},
+    upstream,
 };
 
 /// Digests of the executable and of the libraries of its build.
@@ -108,6 +109,7 @@ pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
 /// Publishes the record and the pid file, each atomically; the record first, because it is what counts.
 pub(crate) fn write(paths: &WorkerPaths, identity: &WorkerIdentity) -> Result<(), WorkerError> {
     let root = own_directory(paths)?;
+    upstream::keep(paths)?;
     let mut text = serde_json::to_vec_pretty(identity)
         .map_err(|e| WorkerError::io(&paths.identity, "write", io::Error::other(e)))?;
     text.push(b'\n');
@@ -132,6 +134,9 @@ pub struct Recorded {
 /// Reads a worker's record; `None` if it was never started, or not by the kit.
 pub fn read(paths: &WorkerPaths) -> Result<Option<Recorded>, WorkerError> {
     let Some((bytes, owner)) = read_record(&paths.identity)? else { return Ok(None) };
+    if upstream::is_upstreams(&bytes) {
+        return Ok(None);
+    }
     // A record that does not hold what identifies a process identifies none; the caller says so.
     let identity: WorkerIdentity = serde_json::from_slice(&bytes).map_err(|e| {
         WorkerError::io(&paths.identity, "read the identity record", io::Error::new(io::ErrorKind::InvalidData, e))

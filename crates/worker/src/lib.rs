@@ -55,6 +55,7 @@ mod stop;
 mod supervisor;
 mod sys;
 mod trust;
+mod upstream;
 mod validate;
 
 pub use crate::{

@@ -17,6 +17,7 @@ use crate::{
     memory::MemoryPlan,
     resolve::{ResolvedCommand, resolve},
     supervisor::{Supervisor, View},
+    upstream::{self, UpstreamProcess, UpstreamRecord},
     validate::obstacles,
 };
 
@@ -329,7 +330,19 @@ impl Supervisor<'_> {
                 return Ok(());
             }
         };
-        let Some(recorded) = recorded else { return Ok(()) };
+        let Some(recorded) = recorded else {
+            match upstream::read(self.lane, worker, &Host::real()) {
+                Ok(None) => {}
+                Ok(Some(upstream)) => match upstream.process {
+                    UpstreamProcess::Agrees(pid, how) => action.block(UpstreamRecord::running(pid, &how)),
+                    UpstreamProcess::Ended(why) | UpstreamProcess::Other(_, why) => {
+                        action.notes.push(format!("upstream's record of an earlier server is kept aside: {why}"));
+                    }
+                },
+                Err(error) => action.block(error.to_string()),
+            }
+            return Ok(());
+        };
         match recorded.state(&Host::real()) {
             PidState::Running if gone.contains(&recorded.process.pid) => {
                 action.notes.push(format!("judged as if pid {} had been stopped", recorded.process.pid));

@@ -18,6 +18,7 @@ use crate::{
     lane::GpuMode,
     liveness::{KernelFindings, ProbeOptions, local_listener, probe},
     supervisor::{Supervisor, View},
+    upstream::{self, UpstreamProcess, UpstreamRecord},
 };
 
 /// How to look.
@@ -81,7 +82,23 @@ impl Supervisor<'_> {
                     );
                 }
             }
-            Ok(None) => {}
+            Ok(None) => {
+                if let Some(upstream) = upstream::read(self.lane, worker, self.host)? {
+                    let (number, found, why) = match &upstream.process {
+                        UpstreamProcess::Ended(why) => (None, PidState::Absent, why.clone()),
+                        UpstreamProcess::Other(pid, why) => (Some(*pid), PidState::Reused, why.clone()),
+                        UpstreamProcess::Agrees(pid, how) => {
+                            ours.insert(*pid);
+                            let why = UpstreamRecord::running(*pid, how);
+                            (Some(*pid), PidState::Unverifiable(why.clone()), why)
+                        }
+                    };
+                    (pid, state) = (number, found);
+                    extra.insert("record".into(), json!("upstream"));
+                    extra.insert("record_reason".into(), json!(why));
+                    extra.insert("started_unix".into(), json!(upstream.identity.started_unix));
+                }
+            }
             Err(error) => state = PidState::Unverifiable(error.to_string()),
         }
         if let PidState::Unverifiable(why) = &state {

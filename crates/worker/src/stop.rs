@@ -14,6 +14,7 @@ use crate::{
     start::operation_lock,
     supervisor::Supervisor,
     trust::not_ours,
+    upstream::{self, UpstreamProcess, UpstreamRecord},
 };
 
 /// After KILL the kernel takes a process down at once, unless a driver holds it.
@@ -39,7 +40,16 @@ impl Supervisor<'_> {
             let mut action = Action::new(worker, ActionKind::None);
             match identity::read(&self.lane.paths(worker)) {
                 Ok(Some(recorded)) => plan_one(&recorded, &mut action)?,
-                Ok(None) => action.reasons.push("the kit has no record of it: nothing to stop".into()),
+                Ok(None) => match upstream::read(self.lane, worker, &Host::real())?.map(|record| record.process) {
+                    None => action.reasons.push("the kit has no record of it: nothing to stop".into()),
+                    Some(UpstreamProcess::Agrees(pid, how)) => action.block(UpstreamRecord::running(pid, &how)),
+                    Some(UpstreamProcess::Ended(why)) => {
+                        action.reasons.push(format!("upstream's record: {why}: nothing to stop"));
+                    }
+                    Some(UpstreamProcess::Other(pid, why)) => action.reasons.push(format!(
+                        "upstream's record: pid {pid} is another process now ({why}): it is not signalled"
+                    )),
+                },
                 Err(error) => action.block(error.to_string()),
             }
             plan.push(action);

@@ -45,6 +45,8 @@ words! {
         Comparison = "comparison",
         /// Which process a worker is and what it runs.
         WorkerIdentity = "worker-identity",
+        /// The record of a worker as the lab's script wrote it.
+        LabWorkerIdentity = "lab-worker-identity",
         /// One row a worker.
         WorkerStatus = "worker-status",
     }
@@ -82,6 +84,7 @@ impl Kind {
             Self::LabCalibrationResult => "a result of the lab's realistic suite",
             Self::Comparison => "a candidate against a control over physical cards",
             Self::WorkerIdentity => "which process a worker is and exactly what it runs",
+            Self::LabWorkerIdentity => "the record of a worker as the lab's script wrote it; it names no process",
             Self::WorkerStatus => "one row a worker, as status prints it",
         }
     }
@@ -127,6 +130,7 @@ impl Kind {
             Self::CalibrationRun => &["*.calibration-run.json"],
             Self::LabCalibrationResult => &["*.lab-calibration-result.json"],
             Self::WorkerIdentity => &["resolved-identity.json"],
+            Self::LabWorkerIdentity => &["resolved-identity.upstream.json"],
             Self::WorkerStatus => &["*.worker-status.json", "status-before.json", "status-after.json"],
         }
     }

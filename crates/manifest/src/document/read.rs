@@ -52,6 +52,7 @@ documents! {
     calibration::LabCalibrationResult => LabCalibrationResult,
     calibration::Comparison => Comparison,
     state::WorkerIdentity => WorkerIdentity,
+    state::LabWorkerIdentity => LabWorkerIdentity,
     state::StatusDocument => WorkerStatus,
 }
 

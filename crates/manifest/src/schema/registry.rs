@@ -82,6 +82,7 @@ fn generate(kind: Kind) -> Value {
         Kind::LabCalibrationResult => make::<calibration::LabCalibrationResult>(kind),
         Kind::Comparison => make::<calibration::Comparison>(kind),
         Kind::WorkerIdentity => make::<state::WorkerIdentity>(kind),
+        Kind::LabWorkerIdentity => make::<state::LabWorkerIdentity>(kind),
         Kind::WorkerStatus => make::<state::StatusDocument>(kind),
     }
 }

@@ -68,6 +68,7 @@ fn typed(kind: Kind, text: &str) {
         Kind::Fingerprint => survives::<artifact::Fingerprint>(text),
         Kind::GoldenSet => survives::<golden::GoldenSet>(text),
         Kind::FocusedResult => survives::<golden::FocusedResult>(text),
+        Kind::LabWorkerIdentity => survives::<state::LabWorkerIdentity>(text),
         Kind::LabFocusedResult => survives::<golden::LabFocusedResult>(text),
         Kind::CalibrationResult => judged_again(text),
         Kind::CalibrationRun => survives::<calibration::CalibrationRun>(text),

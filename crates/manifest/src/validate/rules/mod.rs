@@ -37,6 +37,7 @@ pub(super) fn check(kind: Kind, value: &Value, report: &mut Report<'_>) {
         | Kind::Fingerprint
         | Kind::LabCalibrationResult
         | Kind::WorkerIdentity
+        | Kind::LabWorkerIdentity
         | Kind::WorkerStatus => {}
     }
 }
