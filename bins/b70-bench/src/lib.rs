@@ -198,13 +198,13 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "JSON")]
     request_extra: Option<String>,
     /// SHA-256 of the target model, where no record names it: your word.
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", value_parser = b70_cli::digest)]
     model_sha: Option<Sha256Hex>,
     /// SHA-256 of the draft model: your word.
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", value_parser = b70_cli::digest)]
     draft_sha: Option<Sha256Hex>,
     /// Fingerprint of the build (b70-registry fingerprint): your word.
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", value_parser = b70_cli::digest)]
     build_sha: Option<Sha256Hex>,
     /// Read and hash the model file the server names, where it is on this machine.
     #[arg(long)]

@@ -50,8 +50,8 @@ enum Command {
         /// Copy again even if the entry is valid.
         #[arg(long)]
         force: bool,
-        /// Bytes that must stay free [default: 64 MiB + 2 % of the file system].
-        #[arg(long, value_name = "BYTES")]
+        /// Bytes that must stay free; KiB, MiB and GiB are understood [default: 64 MiB + 2 % of the file system].
+        #[arg(long, value_name = "SIZE", value_parser = b70_cli::size)]
         min_free: Option<u64>,
         /// Do not measure what the copy buys (it reads up to 128 MiB of the source once more).
         #[arg(long)]
@@ -109,7 +109,7 @@ pub(crate) struct SelectArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "spec")]
     model: Option<PathBuf>,
     /// Expected SHA-256 of the model; of a split model the digest made of its shards.
-    #[arg(long, value_name = "HEX", requires = "model")]
+    #[arg(long, value_name = "HEX", requires = "model", value_parser = b70_cli::digest)]
     sha256: Option<Sha256Hex>,
 }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use b70_cli::CliError;
 use b70_manifest::Sha256Hex;
 use b70_manifest::model_pack::ModelPackManifest;
-use b70_packset::SetDir;
+use b70_packset::{Model, Plan, SetDir};
 use b70_store::{RootKind, default_root, refuse_in_git};
 use b70_xe2pack::{Kernel, Xe2DpasV2};
 
-use crate::{RamArgs, RootArgs};
+use crate::{PlanArgs, RamArgs, RootArgs};
 
 /// The cache root to use; refused inside a Git work tree unless allowed.
 pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
@@ -45,12 +45,34 @@ pub(crate) fn kernel_named(name: Option<&str>) -> Result<Option<Kernel>, CliErro
     .transpose()
 }
 
-/// The set of that key, or the newest.
-pub(crate) fn set(cache_root: &Path, key: Option<Sha256Hex>) -> Result<SetDir, CliError> {
+/// The set of that key, or the newest (of the spec's model, where one is given).
+pub(crate) fn set(
+    cache_root: &Path,
+    key: Option<Sha256Hex>,
+    spec: Option<&ModelPackManifest>,
+) -> Result<SetDir, CliError> {
     Ok(match key {
         Some(key) => SetDir::open(cache_root, key)?,
-        None => SetDir::newest(cache_root)?,
+        None => SetDir::newest_of(cache_root, spec.map(|spec| spec.source.sha256))?,
     })
+}
+
+/// The model: the one that is named, else the spec's source.
+pub(crate) fn model(path: Option<&Path>, spec: Option<&ModelPackManifest>) -> Result<Model, CliError> {
+    match (path, spec) {
+        (Some(path), _) => Ok(Model::open(path)?),
+        (None, Some(spec)) => {
+            let named = |error| CliError::from(error).hint("the spec names this file; --model says where it is here");
+            Model::open(Path::new(&spec.source.path)).map_err(named)
+        }
+        (None, None) => Err(CliError::usage("usage", "which model? name the file, or give --spec FILE")),
+    }
+}
+
+/// The plan: the one that is named, else the one the spec names, else everything.
+pub(crate) fn plan(args: &PlanArgs, spec: Option<&ModelPackManifest>, layout: &Xe2DpasV2) -> Result<Plan, CliError> {
+    let name = args.plan.as_deref().or_else(|| spec.and_then(b70_packset::spec_plan));
+    Ok(Plan::named_or_file(name.unwrap_or(b70_packset::ALL_PLAN), layout)?)
 }
 
 /// Reads a model-pack manifest.

@@ -49,7 +49,7 @@ pub enum Command {
         #[command(flatten)]
         plan: PlanArgs,
         /// SHA-256 of the model.
-        #[arg(long, value_name = "HEX")]
+        #[arg(long, value_name = "HEX", value_parser = b70_cli::digest)]
         sha256: Sha256Hex,
     },
     /// Run every kernel this CPU offers against the scalar reference.
@@ -72,11 +72,8 @@ pub enum Command {
         /// The kernel.
         #[command(flatten)]
         kernel: KernelArgs,
-        /// Model-pack manifest that vouches for the model.
-        #[arg(long, value_name = "FILE")]
-        spec: Option<PathBuf>,
         /// Expected SHA-256 of the model.
-        #[arg(long, value_name = "HEX", conflicts_with = "spec")]
+        #[arg(long, value_name = "HEX", conflicts_with = "spec", value_parser = b70_cli::digest)]
         sha256: Option<Sha256Hex>,
         /// Trust the hash recorded for this path and size instead of reading the model; the set says so.
         #[arg(long)]
@@ -84,6 +81,9 @@ pub enum Command {
         /// Recheck everything that could be trusted: ready payloads by SHA-256.
         #[arg(long, conflicts_with = "skip_source_hash")]
         rehash: bool,
+        /// Repair also a set whose documents another tool wrote.
+        #[arg(long)]
+        force: bool,
         /// Tensors packed at once [default: by cores and memory].
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         jobs: usize,
@@ -99,15 +99,16 @@ pub enum Command {
         /// The cache root.
         #[command(flatten)]
         roots: RootArgs,
-        /// Model-pack manifest whose identity and admission requirements the set must meet.
+        /// Model-pack manifest whose identity and admission requirements the set must meet; without --set-key the newest set
+        /// of its model is taken.
         #[arg(long, value_name = "FILE")]
         spec: Option<PathBuf>,
         /// Rehash every payload.
         #[arg(long)]
         deep: bool,
-        /// Unpack every payload and compare it with this GGUF's own blocks.
+        /// Unpack every payload and compare it with this GGUF's own blocks [default: the source that the spec names].
         #[arg(long, value_name = "MODEL")]
-        against: Option<PathBuf>,
+        against: Option<Option<PathBuf>>,
     },
     /// Copy a set into RAM, verified and atomically, or find the copy that is there; trusted by receipt from then on.
     StageRam {
@@ -120,15 +121,16 @@ pub enum Command {
         /// Where stages live.
         #[command(flatten)]
         ram: RamArgs,
-        /// Bytes of memory that must stay free.
-        #[arg(long, value_name = "BYTES", default_value_t = b70_packset::DEFAULT_MIN_FREE)]
+        /// Memory that must stay free; KiB, MiB and GiB are understood.
+        #[arg(long, value_name = "SIZE", default_value = b70_packset::DEFAULT_MIN_FREE_TEXT, value_parser = b70_cli::size)]
         min_free: u64,
         /// Print only the line a shell or unit needs for the loader.
         #[arg(long)]
         print_env: bool,
-        /// Variable of that line.
-        #[arg(long, value_name = "NAME", default_value = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE", value_parser = context::variable)]
-        variable: String,
+        /// Variable of that line [default for sets of the plan qwen27-xe2-m6, which the lab's loader reads:
+        /// GGML_SYCL_XE2_Q4_M6_PACK_CACHE].
+        #[arg(long, value_name = "NAME", value_parser = context::variable)]
+        variable: Option<String>,
     },
     /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.
     StageValidate {
@@ -180,24 +182,27 @@ pub enum Command {
 /// The model.
 #[derive(Debug, Args)]
 pub struct ModelArgs {
-    /// GGUF file, or any shard of a split model.
+    /// GGUF file, or any shard of a split model [default: the source that the spec names].
+    #[arg(long, value_name = "FILE", required_unless_present = "spec")]
+    model: Option<PathBuf>,
+    /// Model-pack manifest: names the model, vouches for its hash, and may name the plan.
     #[arg(long, value_name = "FILE")]
-    model: PathBuf,
+    spec: Option<PathBuf>,
 }
 
 /// The plan.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
-    /// Plan: qwen27-xe2-m6, all-q4_0, or a plan file.
-    #[arg(long, value_name = "PLAN", default_value = b70_packset::ALL_PLAN)]
-    plan: String,
+    /// Plan: qwen27-xe2-m6, all-q4_0, or a plan file [default: the one that the spec's kernel ABI names, else all-q4_0].
+    #[arg(long, value_name = "PLAN")]
+    plan: Option<String>,
 }
 
 /// The set.
 #[derive(Debug, Args)]
 pub struct SetArgs {
     /// Key of the set [default: the newest].
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = b70_cli::digest)]
     set_key: Option<Sha256Hex>,
 }
 
@@ -239,28 +244,28 @@ pub struct RootArgs {
 /// Carries out a parsed command line.
 pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     match cli.command {
-        Command::Inspect { model, plan } => commands::inspect(ui, &model.model, &plan.plan),
-        Command::Keys { plan, sha256 } => commands::keys(&plan.plan, sha256),
+        Command::Inspect { model, plan } => commands::inspect(ui, &model, &plan),
+        Command::Keys { plan, sha256 } => commands::keys(&plan, sha256),
         Command::SelfTest { kernel } => commands::self_test(ui, kernel.kernel.as_deref()),
-        Command::Prepare { model, plan, roots, kernel, spec, sha256, skip_source_hash, rehash, jobs, wait } => {
+        Command::Prepare { model, plan, roots, kernel, sha256, skip_source_hash, rehash, force, jobs, wait } => {
             commands::prepare(
                 ui,
                 &commands::PrepareArgs {
-                    model: &model.model,
-                    plan: &plan.plan,
+                    model: &model,
+                    plan: &plan,
                     cache_root: &context::cache_root(&roots)?,
                     kernel: kernel.kernel.as_deref(),
-                    spec: spec.as_deref(),
                     sha256,
                     skip_source_hash,
                     rehash,
+                    force,
                     jobs,
                     wait,
                 },
             )
         }
         Command::Verify { set, roots, spec, deep, against } => {
-            commands::verify(ui, &context::cache_root(&roots)?, set.set_key, spec.as_deref(), deep, against.as_deref())
+            commands::verify(ui, &context::cache_root(&roots)?, set.set_key, spec.as_deref(), deep, against)
         }
         Command::StageRam { set, roots, ram, min_free, print_env, variable } => commands::stage_ram(
             ui,
@@ -271,7 +276,7 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
                 min_free,
                 wait: ram.wait,
                 print_env,
-                variable: &variable,
+                variable: variable.as_deref(),
             },
         ),
         Command::StageValidate { set, roots, ram, deep } => commands::stage_validate(
@@ -283,7 +288,7 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
                 min_free: 0,
                 wait: ram.wait,
                 print_env: false,
-                variable: "",
+                variable: None,
             },
             deep,
         ),

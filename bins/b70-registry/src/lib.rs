@@ -67,7 +67,7 @@ enum Command {
         #[arg(long, value_name = "FILE", required_unless_present = "sha256", conflicts_with = "sha256")]
         spec: Option<PathBuf>,
         /// SHA-256 of the model it was made from.
-        #[arg(long, value_name = "HEX")]
+        #[arg(long, value_name = "HEX", value_parser = b70_cli::digest)]
         sha256: Option<Sha256Hex>,
         /// Source tree of the build it was made for.
         #[arg(long, value_name = "DIR", requires = "build")]
@@ -84,7 +84,7 @@ enum Command {
     /// Read an artifact again and name every file that changed, is missing or is new.
     Verify {
         /// Key of the record.
-        #[arg(long, value_name = "KEY")]
+        #[arg(long, value_name = "KEY", value_parser = b70_cli::digest)]
         pack_key: Sha256Hex,
         #[command(flatten)]
         root: RootArgs,
@@ -97,7 +97,7 @@ enum Command {
     /// Show a record.
     Show {
         /// Key of the record.
-        #[arg(value_name = "KEY")]
+        #[arg(value_name = "KEY", value_parser = b70_cli::digest)]
         key: Sha256Hex,
         #[command(flatten)]
         root: RootArgs,

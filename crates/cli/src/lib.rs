@@ -44,6 +44,7 @@ mod interrupt;
 mod output;
 mod progress;
 mod ui;
+mod values;
 
 pub use b70_manifest::exit;
 pub use b70_manifest::exit::HELP as EXIT_CODES;
@@ -52,3 +53,4 @@ pub use interrupt::interrupt_flag;
 pub use output::{Output, run, run_from};
 pub use progress::Progress;
 pub use ui::{ColorChoice, Global, HasGlobal, Style, Ui, bytes_text, seconds_text, shown};
+pub use values::{digest, size};

@@ -126,6 +126,18 @@ pub enum PackError {
         /// The failure codes.
         failures: Vec<String>,
     },
+    /// A set that would have to be repaired, whose documents another tool wrote.
+    #[error("{} was written by {tool} and is not repaired unasked; nothing of it was changed", path.display())]
+    OtherTool {
+        /// The set's folder.
+        path: PathBuf,
+        /// The tool, as the set names it.
+        tool: String,
+        /// What is wrong with the set.
+        found: String,
+        /// What a ready set would have.
+        expected: String,
+    },
     /// A look-up whose contract fields differ from the set's.
     #[error("tensor {name:?}: {field} is {found}, the loader expects {expected}")]
     Contract {
@@ -218,6 +230,9 @@ impl Explain for PackError {
                 .path(path)
                 .found(failures.join(", "))
                 .hint("b70-pack verify --deep names the damage; b70-pack prepare repairs a set"),
+            Self::OtherTool { path, found, expected, .. } => report("other-tool").path(path).found(found).expected(expected).hint(
+                "let the tool that wrote the set repair it, use another --cache-root, or let prepare --force replace what is damaged",
+            ),
             Self::Contract { found, expected, .. } => report("loader-contract").found(found).expected(expected),
             Self::PayloadDigest { found, expected, .. } => report("payload-sha256")
                 .found(found)
@@ -237,6 +252,7 @@ impl Explain for PackError {
             | Self::ModelHash { .. }
             | Self::RecordedHash { .. }
             | Self::NotAdmitted { .. }
+            | Self::OtherTool { .. }
             | Self::Contract { .. }
             | Self::PayloadDigest { .. }
             | Self::Document { not_json: false, .. } => exit::CHECK_FAILED,

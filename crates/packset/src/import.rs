@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 
 use b70_manifest::pack::{IndexRecord, LoaderContract, PayloadRecord, SourceTensor, TensorIdentity, TensorPack};
 use b70_manifest::{Sha256Hex, UnixTime};
-use b70_store::{EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
+use b70_store::{Digests, EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
 use rustix::fs::{AtFlags, CWD};
 use serde_json::json;
 
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
 use crate::model::cancelled;
-use crate::set::{SetDir, payload_name, rel};
+use crate::set::{SetDir, payload_name, rel, sidecar_name};
+use crate::trust::PayloadTrust;
 use crate::verify::same_tensor;
 
 /// A payload of another set whose bytes were checked.
@@ -68,7 +69,32 @@ fn describes(found: &TensorPack, wanted: &TensorPack) -> bool {
 /// Computes the SHA-256 of the model's own bytes of the tensor in question.
 pub(crate) type SourceDigest<'a> = &'a dyn Fn() -> Result<Sha256Hex, PackError>;
 
-/// The entry of a tensor that is ready in this set: its sidecar describes it and its bytes have the recorded digest.
+/// How much of a payload must be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Nothing: the set's receipt stands for it.
+    Nothing,
+    /// All, against the BLAKE3 where one is recorded.
+    Fast,
+    /// All, by SHA-256.
+    Sha256,
+}
+
+/// Why a tensor of a set is not ready.
+#[derive(Debug)]
+pub(crate) struct NotReady {
+    pub(crate) found: String,
+    pub(crate) expected: String,
+}
+
+impl NotReady {
+    fn new(found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { found: found.into(), expected: expected.into() }
+    }
+}
+
+/// The entry of a tensor that is ready in this set, and what that rests on: its sidecar describes it and its bytes have the
+/// recorded digest.
 ///
 /// `recorded` is the entry of the set's manifest, if there is one. Where both documents say the
 /// same, their digests are believed; a sidecar that stands alone is checked by SHA-256 and against the model; one that the
@@ -78,44 +104,75 @@ pub(crate) fn find_ready(
     wanted: &TensorPack,
     recorded: Option<&TensorPack>,
     source: SourceDigest<'_>,
-    rehash: bool,
+    reading: Reading,
     progress: &Progress<'_>,
-) -> Result<Option<TensorPack>, PackError> {
-    let Ok(entry) = set.read_sidecar(wanted.key) else { return Ok(None) };
+) -> Result<Result<(TensorPack, PayloadTrust), NotReady>, PackError> {
+    let name = sidecar_name(wanted.key);
+    let entry = match set.read_sidecar(wanted.key) {
+        Ok(entry) => entry,
+        Err(error) => return Ok(Err(NotReady::new(error.to_string(), format!("a readable {name}")))),
+    };
     if !describes(&entry, wanted) || entry.format != wanted.format {
-        return Ok(None);
+        return Ok(Err(NotReady::new(
+            format!("{name} describes another tensor"),
+            "the tensor of the model and the plan",
+        )));
     }
     let alone = match recorded {
         Some(recorded) if same_tensor(recorded, &entry) => false,
-        Some(_) => return Ok(None),
+        Some(_) => return Ok(Err(NotReady::new(format!("{name} differs from the manifest"), "the manifest's entry"))),
         None => true,
     };
-    let good = open_good(set.root(), &entry, rehash || alone, progress)?;
-    Ok(if good.is_some() && (!alone || entry.source_tensor.sha256 == source()?) { Some(entry) } else { None })
+    let reading = if alone { Reading::Sha256 } else { reading };
+    if reading == Reading::Nothing {
+        return Ok(Ok((entry, PayloadTrust::QuietFile)));
+    }
+    let trust = match open_good(set.root(), &entry, reading, progress)? {
+        Ok((.., trust)) => trust,
+        Err(not_ready) => return Ok(Err(not_ready)),
+    };
+    if alone {
+        let source = source()?;
+        if entry.source_tensor.sha256 != source {
+            return Ok(Err(NotReady::new(
+                format!("{name} names a source tensor {}", entry.source_tensor.sha256),
+                source.to_string(),
+            )));
+        }
+    }
+    Ok(Ok((entry, trust)))
 }
+
+/// An open payload, where it is, and what says that its bytes are right.
+type GoodPayload = (File, PathBuf, PayloadTrust);
 
 /// The payload of an entry, open, if its bytes have the recorded digest.
 fn open_good(
     root: &Root,
     entry: &TensorPack,
-    rehash: bool,
+    reading: Reading,
     progress: &Progress<'_>,
-) -> Result<Option<(File, PathBuf)>, PackError> {
+) -> Result<Result<GoodPayload, NotReady>, PackError> {
     let name = rel(&payload_name(entry.key));
-    let Ok(file) = root.open_file(&name) else { return Ok(None) };
+    let problem =
+        |found: String| Ok(Err(NotReady::new(found, format!("{name} with SHA-256 {}", entry.payload.sha256))));
+    let file = match root.open_file(&name) {
+        Ok(file) => file,
+        Err(error) => return problem(error.to_string()),
+    };
     let path = root.join(&name);
     let job = Job { source: Source::File(&file, &path), size: Some(entry.payload.size_bytes) };
-    let what = if entry.payload.blake3.is_some() && !rehash { What::Blake3 } else { What::Sha256 };
-    let good = match hash_file(job, what, &progress.silent()) {
-        Ok(digests) => match what {
-            What::Blake3 => digests.blake3 == entry.payload.blake3,
-            _ => digests.sha256 == Some(entry.payload.sha256),
-        },
-        Err(error) if error.is_cancelled() => return Err(cancelled(error)),
+    let fast = entry.payload.blake3.is_some() && reading != Reading::Sha256;
+    let (what, trust) = if fast { (What::Blake3, PayloadTrust::Blake3) } else { (What::Sha256, PayloadTrust::Sha256) };
+    match hash_file(job, what, &progress.silent()) {
+        Ok(digests) if fast && digests.blake3 == entry.payload.blake3 => Ok(Ok((file, path, trust))),
+        Ok(digests) if !fast && digests.sha256 == Some(entry.payload.sha256) => Ok(Ok((file, path, trust))),
+        Ok(Digests { sha256: Some(found), .. }) => problem(format!("its SHA-256 is {found}")),
+        Ok(_) => problem("its bytes have another BLAKE3 than the recorded one".to_owned()),
+        Err(error) if error.is_cancelled() => Err(cancelled(error)),
         // Unreadable or of another size: as good as damaged, it is packed again.
-        Err(_) => false,
-    };
-    Ok(good.then_some((file, path)))
+        Err(error) => problem(error.to_string()),
+    }
 }
 
 /// The other sets of a cache root, from which tensors can be imported.
@@ -162,7 +219,7 @@ impl Donors {
                 Some(_) => continue,
                 None => false,
             };
-            let Some((file, path)) = open_good(donor.set.root(), &entry, true, progress)? else { continue };
+            let Ok((file, path, _)) = open_good(donor.set.root(), &entry, Reading::Sha256, progress)? else { continue };
             if confirmed || entry.source_tensor.sha256 == source()? {
                 return Ok(Some(Import { entry, from: donor.key, file, path }));
             }

@@ -58,6 +58,7 @@ mod keys;
 mod layout;
 mod manage;
 mod model;
+mod origin;
 mod output;
 mod pack;
 mod plan;
@@ -84,11 +85,15 @@ pub use plan::{ALL_PLAN, Plan, QWEN27_PLAN, SelectedTensor, Selection, SkippedTe
 #[doc(hidden)]
 pub use prepare::prepare_in;
 pub use prepare::{ModelHash, PrepareOptions, Prepared, prepare};
-pub use ram::{DEFAULT_MIN_FREE, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram, stage_validate};
+pub use ram::{
+    DEFAULT_MIN_FREE, DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram,
+    stage_validate,
+};
 pub use set::SetDir;
 pub use source::SourceTrust;
-pub use spec::{PACKER_REVISION, model_hash, read_spec, tool_record};
+pub use spec::{PACKER_REVISION, model_hash, read_spec, spec_plan, tool_record};
 pub use stage::{Lookup, Stage, StagedTensor};
+pub use trust::PayloadTrust;
 #[doc(hidden)]
 pub use unpack::unpack_in;
 pub use unpack::{Unpacked, unpack};

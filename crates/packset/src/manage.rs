@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
-use crate::set::{INDEX_FILES, MANIFEST_FILE, SetDir, TENSORS_DIR, payload_name, rel, sidecar_name};
+use crate::set::{BESIDE_FILES, MANIFEST_FILE, SetDir, TENSORS_DIR, payload_name, rel, sidecar_name};
 
 /// The sets under a cache root.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -224,7 +224,7 @@ fn gc_set(root: &Root, key: Sha256Hex, name: &RelPath, execute: bool, report: &m
         }
         SetState::Ready => {
             let (document, _) = set.read_manifest()?;
-            let mut needed: HashSet<String> = INDEX_FILES.iter().map(|name| (*name).to_owned()).collect();
+            let mut needed: HashSet<String> = BESIDE_FILES.iter().map(|name| (*name).to_owned()).collect();
             needed.insert(MANIFEST_FILE.to_owned());
             for tensor in &document.tensors {
                 needed.insert(payload_name(tensor.key));

@@ -16,6 +16,8 @@ use crate::model::{Model, ModelTensor};
 
 /// Name of the plan for the lab's model.
 pub const QWEN27_PLAN: &str = "qwen27-xe2-m6";
+/// Name of the kernel ABI that the lab's model-pack manifest gives packs of that plan.
+pub(crate) const QWEN27_ABI: &str = "qwen27-b70-pack-v1";
 /// Name of the plan that packs everything the layout can take; the default.
 pub const ALL_PLAN: &str = "all-q4_0";
 /// A plan file larger than this is refused unread.

@@ -26,6 +26,7 @@ use crate::model::Model;
 use crate::plan::Plan;
 use crate::set::{MANIFEST_FILE, rel};
 use crate::source::{Pass, RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
+use crate::trust::PayloadTrust;
 use run::{Account, Run};
 
 /// Folder of the lock files below a cache root; they are never removed.
@@ -59,8 +60,10 @@ pub struct PrepareOptions<'a> {
     pub cache_root: &'a Path,
     /// What is known of the model's hash.
     pub model_hash: &'a ModelHash,
-    /// Rehash ready payloads by SHA-256, also where the faster BLAKE3 is recorded.
+    /// Rehash the model, and ready payloads by SHA-256, also where a receipt stands for them or the faster BLAKE3 is recorded.
     pub rehash: bool,
+    /// Repair also a set whose documents another tool wrote.
+    pub force: bool,
     /// Workers; 0 chooses.
     pub jobs: usize,
     /// How long to wait for another prepare of the same set.
@@ -124,6 +127,12 @@ pub struct Prepared {
     pub jobs: u64,
     /// The layout's kernel.
     pub kernel: String,
+    /// Bytes of ready payloads that were read again.
+    pub checked_bytes: u64,
+    /// Why payloads were read although the set is ready.
+    pub payload_reasons: Vec<String>,
+    /// What the verdict on the payloads' bytes rests on, the most reading where they differ.
+    pub trust: PayloadTrust,
 }
 
 /// Makes the set of `plan` over `model` ready under the cache root: reuses what is there, imports what another set has,
@@ -169,6 +178,7 @@ pub fn prepare_in(
     let mut run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
     run.prover = Some(&prover);
     run.worker_set = worker_set_bytes;
+    let payload_reasons = run.rest_on_receipt(&prover.pool)?;
     let result = run.execute();
     if result.is_err() {
         run.leave_no_empty_folders();
@@ -211,6 +221,10 @@ pub fn prepare_in(
         seconds: started.elapsed().as_secs_f64(),
         jobs: run.jobs as u64,
         kernel: layout.kernel().to_owned(),
+        checked_bytes: counts.checked_bytes,
+        // Where nothing was ready, no receipt was to be expected.
+        payload_reasons: if counts.checked_bytes > 0 { payload_reasons } else { Vec::new() },
+        trust: counts.trust.unwrap_or(PayloadTrust::Sha256),
     })
 }
 

@@ -32,6 +32,8 @@ const MAX_STAGE_FILE_BYTES: u64 = 1 << 20;
 
 /// Free memory that staging leaves by default.
 pub const DEFAULT_MIN_FREE: u64 = 8 << 30;
+/// The same as people write it.
+pub const DEFAULT_MIN_FREE_TEXT: &str = "8GiB";
 
 /// Options of [`stage_ram`] and [`stage_validate`].
 #[derive(Debug, Clone, Copy)]

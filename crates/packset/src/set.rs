@@ -9,18 +9,21 @@ use b70_store::{RelPath, Root};
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
 use crate::layout::LayoutDescriptor;
+use crate::manage::SetRow;
+use crate::trust::{RECEIPT_BESIDE, RECEIPT_FILE};
 
 /// Name of the set's manifest.
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// Name of the checksum list.
 pub(crate) const SUMS_FILE: &str = "SHA256SUMS";
-/// Files a ready set has beside its manifest and payloads.
-pub(crate) const INDEX_FILES: [&str; 3] = [INDEX_FILE, SUMS_FILE, "deep-validation.json"];
+/// Files a ready set or stage may have beside its manifest and payloads; the last two are what the lab's stage commands leave.
+pub(crate) const BESIDE_FILES: [&str; 6] =
+    [INDEX_FILE, SUMS_FILE, RECEIPT_FILE, RECEIPT_BESIDE, "last-ram-stage.json", "last-ram-lookup.json"];
 /// Name of the payloads' folder.
 pub(crate) const TENSORS_DIR: &str = "tensors";
 /// Larger documents are refused unread: a manifest of a million tensors is 1.5 GiB, of ten thousand 15 MiB.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = 64 << 20;
-const MAX_SIDECAR_BYTES: u64 = 1 << 20;
+pub(crate) const MAX_SIDECAR_BYTES: u64 = 1 << 20;
 
 /// A set's folder, open.
 #[derive(Debug)]
@@ -54,7 +57,16 @@ impl SetDir {
 
     /// The newest set (by its manifest's `created_unix`, then by key) under a cache root.
     pub fn newest(cache_root: &Path) -> Result<Self, PackError> {
-        let all = crate::manage::list(cache_root)?.sets;
+        Self::newest_of(cache_root, None)
+    }
+
+    /// The newest of the sets made from `model`, or of all where there is none of that model.
+    pub fn newest_of(cache_root: &Path, model: Option<Sha256Hex>) -> Result<Self, PackError> {
+        let mut all = crate::manage::list(cache_root)?.sets;
+        let of_model = |row: &SetRow| row.created_unix.is_some() && row.model_sha256 == model;
+        if model.is_some() && all.iter().any(of_model) {
+            all.retain(of_model);
+        }
         let what = match all.len() {
             0 => "at all".to_owned(),
             count => format!("that can be read (of {count}; list says what is wrong with each)"),

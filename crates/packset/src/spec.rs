@@ -8,6 +8,7 @@ use b70_manifest::pack::{PackSet, ToolRecord};
 
 use crate::error::PackError;
 use crate::model::Model;
+use crate::plan::{ALL_PLAN, QWEN27_ABI, QWEN27_PLAN};
 use crate::prepare::ModelHash;
 use crate::set::SetDir;
 use crate::verify::{Depth, FailureDetail, Requirement, RequirementOutcome, Verification, VerifyStatus};
@@ -29,6 +30,15 @@ const MAX_SPEC_BYTES: u64 = 4 << 20;
 /// Reads a model-pack manifest.
 pub fn read_spec(path: &Path) -> Result<ModelPackManifest, PackError> {
     crate::document::parse(path, &crate::document::read_text(path, MAX_SPEC_BYTES)?)
+}
+
+/// The built-in plan that a spec's kernel ABI names, by the plan's own name or the one the lab gave the ABI of its packs.
+pub fn spec_plan(spec: &ModelPackManifest) -> Option<&'static str> {
+    match spec.kernel_abi.name.as_str() {
+        QWEN27_PLAN | QWEN27_ABI => Some(QWEN27_PLAN),
+        ALL_PLAN => Some(ALL_PLAN),
+        _ => None,
+    }
 }
 
 /// What is known of a model's hash from a spec or an argument.
@@ -134,12 +144,21 @@ fn check(name: &str, verification: &Verification, document: &PackSet, spec: &Mod
         "source_sha256_matches" => {
             compared("the set's model", document.source_model.sha256.to_string(), spec.source.sha256.to_string())
         }
+        // Payloads are the same bytes whoever packed them, so another packer is worth a remark and no refusal.
         "packing_tool_revision_matches" => {
             let found = match &document.tool.revision {
                 serde_json::Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            compared("the packer's revision", found, spec.packing_tool.revision.to_string())
+            let (tool, named) = (&document.tool.path, &spec.packing_tool);
+            if Path::new(tool).file_name() == Path::new(&named.path).file_name() {
+                return compared("the packer's revision", found, named.revision.to_string());
+            }
+            let detail = format!(
+                "the set was made by {tool} revision {found}, the spec names {} revision {}; revisions of different programs are not compared",
+                named.path, named.revision
+            );
+            requirement(RequirementOutcome::NotCheckable, detail)
         }
         "kernel_abi_layout_matches" if spec.kernel_abi.name == document.layout.name => compared(
             "the layout's version",

@@ -1,21 +1,53 @@
 //! Deep validation of a set or stage, remembered by a receipt: the next look reads inodes instead of payloads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::PackSet;
-use b70_store::{Admission, Content, Expected, Extras, How, Reason, Receipt, RelPath, Root, Subject, admit};
+use b70_store::{
+    Admission, Content, Expected, Extras, How, Reason, Receipt, RelPath, Root, Standing, Subject, admit, examine_quiet,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
-use crate::index::{INDEX_FILE, payload_table_sha256};
+use crate::index::payload_table_sha256;
 use crate::model::cancelled;
-use crate::set::{INDEX_FILES, MANIFEST_FILE, rel};
+use crate::set::{BESIDE_FILES, MANIFEST_FILE, rel};
 use crate::verify::prefix_of;
 
 /// Name of the receipt below a set's or stage's folder.
 pub(crate) const RECEIPT_FILE: &str = "deep-validation.json";
+/// Its name where the lab's record, which is never replaced, has the other one.
+pub(crate) const RECEIPT_BESIDE: &str = "deep-validation-v2.json";
+/// The lab's record has one kilobyte.
+const MAX_LAB_RECEIPT: u64 = 64 << 10;
 /// Name of a stage's own document.
 pub(crate) const STAGE_FILE: &str = "ram-stage.json";
+
+/// What the bytes of payloads are believed on, the least reading first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PayloadTrust {
+    /// Quiet files on a local disk, unchanged since the deep validation that the set's receipt records; none was read.
+    QuietFile,
+    /// Read: they have the BLAKE3 that stands beside their SHA-256.
+    Blake3,
+    /// Read, or made and read back: they have their SHA-256.
+    Sha256,
+}
+
+impl PayloadTrust {
+    /// The word that documents use.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::QuietFile => "quiet-file",
+            Self::Blake3 => "blake3",
+            Self::Sha256 => "sha256",
+        }
+    }
+}
 
 /// The payloads and the index of a set as something to admit.
 pub(crate) struct SetSubject {
@@ -79,9 +111,33 @@ impl SetSubject {
     /// Admits the payloads beneath `root`: by the stored receipt where it holds, otherwise by reading them; a new receipt
     /// is stored when the rule allows one.
     pub(crate) fn admit(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
-        let admission = admit(&self.subject(root), Receipt::load(root, &rel(RECEIPT_FILE)), how).map_err(cancelled)?;
+        let receipt = Receipt::load(root, &receipt_name(root));
+        let admission = admit(&self.subject(root), receipt, how).map_err(cancelled)?;
         store(&admission, root)?;
         Ok(admission)
+    }
+
+    /// Reads every payload by SHA-256 whatever a receipt says. Nothing is stored: see [`store`].
+    pub(crate) fn read_all(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
+        let unasked = Reason::ReceiptMissing { path: root.join(&receipt_name(root)) };
+        admit(&self.subject(root), Err(unasked), how).map_err(cancelled)
+    }
+
+    /// The names of the files beneath `root` that the stored receipt lets rest unread (spec: rung *quiet file*), and why
+    /// others, or all, must be read.
+    pub(crate) fn unread(&self, root: &Root, how: &How<'_>) -> Result<(HashSet<RelPath>, Vec<Reason>), PackError> {
+        let receipt = match Receipt::load(root, &receipt_name(root)) {
+            Ok(receipt) => receipt,
+            Err(reason) => return Ok((HashSet::new(), vec![reason])),
+        };
+        let examination = examine_quiet(&self.subject(root), &receipt, how).map_err(cancelled)?;
+        let reasons = examination.all_reasons();
+        if !examination.reasons.is_empty() {
+            return Ok((HashSet::new(), reasons));
+        }
+        let standing = self.files.iter().zip(&examination.files);
+        let unread = standing.filter(|(_, standing)| **standing == Standing::Trusted);
+        Ok((unread.map(|(file, _)| file.name.clone()).collect(), reasons))
     }
 
     /// Admits payloads that were just copied: every byte is read, against the manifest's BLAKE3 where it states one for
@@ -98,17 +154,23 @@ impl SetSubject {
     }
 }
 
-fn store(admission: &Admission, root: &Root) -> Result<(), PackError> {
-    if let Some(receipt) = &admission.refreshed
-        && admission.is_admitted()
-    {
-        match receipt.store(root, &rel(RECEIPT_FILE)) {
-            // A folder that cannot be written to keeps no receipt; the bytes were proved all the same.
-            Ok(_) | Err(b70_store::Error::Io { .. } | b70_store::Error::NoSpace { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
+/// Stores the receipt of an admission, if there is a new one; returns its path.
+pub(crate) fn store(admission: &Admission, root: &Root) -> Result<Option<PathBuf>, PackError> {
+    let Some(receipt) = admission.refreshed.as_ref().filter(|_| admission.is_admitted()) else { return Ok(None) };
+    let name = receipt_name(root);
+    match receipt.store(root, &name) {
+        Ok(_) => Ok(Some(root.join(&name))),
+        // A folder that cannot be written to keeps no receipt; the bytes were proved all the same.
+        Err(b70_store::Error::Io { .. } | b70_store::Error::NoSpace { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    Ok(())
+}
+
+/// The receipt's name: where the lab's own record has the usual one, ours stands beside it.
+fn receipt_name(root: &Root) -> RelPath {
+    let found = root.read(&rel(RECEIPT_FILE), MAX_LAB_RECEIPT).unwrap_or_default();
+    let labs = String::from_utf8_lossy(&found).contains("-deep-validation-v1\"");
+    rel(if labs { RECEIPT_BESIDE } else { RECEIPT_FILE })
 }
 
 /// Whether a file that is no payload belongs into a set's or stage's folder.
@@ -116,8 +178,7 @@ fn belongs(name: &RelPath) -> bool {
     let Some(text) = name.as_str() else { return false };
     text == MANIFEST_FILE
         || text == STAGE_FILE
-        || text == INDEX_FILE
-        || INDEX_FILES.contains(&text)
+        || BESIDE_FILES.contains(&text)
         || (text.starts_with("tensors/") && name.as_path().extension().is_some_and(|extension| extension == "json"))
         // Unpublished files of a running prepare; a sweep removes orphans.
         || text.rsplit('/').next().is_some_and(|last| last.starts_with(".b70-tmp-"))

@@ -22,6 +22,7 @@ use crate::model::Model;
 use crate::plan::{Plan, QWEN27_PLAN};
 use crate::set::{MANIFEST_FILE, SetDir, layout_record};
 use crate::spec::apply_requirements;
+use crate::trust::PayloadTrust;
 use payloads::{check_against, check_payload_digests};
 
 /// How thoroughly a set is checked.
@@ -71,6 +72,15 @@ pub struct Verification {
     /// Requirements of the spec and whether each was enforced; empty without a spec.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub requirements: Vec<Requirement>,
+    /// The receipt that was written, on which `prepare` rests from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receipt: Option<PathBuf>,
+    /// Why a deep verification that passed wrote none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub receipt_reasons: Vec<String>,
+    /// What the verdict on the payloads' bytes rests on; absent where none was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<PayloadTrust>,
 }
 
 /// Whether a set passed.
@@ -124,7 +134,7 @@ impl Failures {
         self.0.push(FailureDetail { code: code.into(), detail: detail.into() });
     }
 
-    fn equal<T: PartialEq + std::fmt::Display>(&mut self, code: &str, what: &str, found: &T, expected: &T) {
+    pub(crate) fn equal<T: PartialEq + std::fmt::Display>(&mut self, code: &str, what: &str, found: &T, expected: &T) {
         if found != expected {
             self.add(code, format!("{what} is {found}, expected {expected}"));
         }
@@ -165,7 +175,7 @@ pub struct VerifyOptions<'a> {
 pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) -> Result<Verification, PackError> {
     let started = Instant::now();
     let mut failures = Failures::default();
-    let (document, _) = match set.read_manifest() {
+    let (document, manifest) = match set.read_manifest() {
         Ok(read) => read,
         Err(PackError::Document { not_json: false, problem, .. }) => {
             failures.add("set-format", problem);
@@ -178,14 +188,20 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
         failures.equal("set-key", "the folder's name", &named, &document.key);
     }
     check_files(set, &document, layout, &mut failures)?;
-    let mut checked_bytes = 0;
+    let (mut checked_bytes, mut deep) = (0, None);
     if options.depth == Depth::Deep {
-        checked_bytes += check_payload_digests(set, &document, options, &mut failures)?;
+        let read = check_payload_digests(set, &document, &manifest, options, &mut failures)?;
+        checked_bytes += read.bytes;
+        deep = Some(read);
     }
     if let Some(model) = options.against {
         checked_bytes += check_against(set, &document, layout, model, options, &mut failures)?;
     }
     let mut verification = outcome(set, options.depth, Some(&document), checked_bytes, started, failures);
+    if let Some(read) = deep {
+        verification.trust = (verification.status == VerifyStatus::Ready).then_some(PayloadTrust::Sha256);
+        (verification.receipt, verification.receipt_reasons) = (read.receipt, read.reasons);
+    }
     if let Some(spec) = options.spec {
         apply_requirements(&mut verification, &document, spec);
     }
@@ -212,6 +228,9 @@ fn outcome(
         failures: failures.codes(),
         details: failures.into_details(),
         requirements: Vec::new(),
+        receipt: None,
+        receipt_reasons: Vec::new(),
+        trust: None,
     }
 }
 

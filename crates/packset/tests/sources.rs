@@ -76,6 +76,7 @@ fn prepare_telling(
         cache_root: &lab.folder.path().join("cache"),
         model_hash,
         rehash: false,
+        force: false,
         jobs: 2,
         lock_timeout: Duration::from_secs(60),
         tool: &tool(),

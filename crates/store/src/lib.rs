@@ -94,6 +94,7 @@ pub use publish::{
 };
 pub use receipt::{
     Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
-    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, issue, issue_with,
+    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, examine_quiet, issue,
+    issue_with,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};

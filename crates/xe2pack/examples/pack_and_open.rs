@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             // Better: `ModelHash::Expected` with a digest that somebody vouches for.
             model_hash: &ModelHash::Unknown,
             rehash: false,
+            force: false,
             jobs: 0,
             lock_timeout: Duration::from_secs(60),
             tool: &tool_record("pack_and_open", "1"),

@@ -1,32 +1,32 @@
 use std::path::Path;
 use std::time::Duration;
 
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, interrupt_flag, seconds_text};
+use b70_cli::{CliError, Output, Style, Ui, bytes_text, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{Model, ModelHash, Plan, PrepareOptions, Prepared, SourceTrust};
+use b70_packset::{ModelHash, PayloadTrust, PrepareOptions, Prepared, SourceTrust};
 use b70_store::Progress;
 
-use crate::context;
+use crate::{ModelArgs, PlanArgs, context};
 
 /// The command's arguments.
 pub(crate) struct PrepareArgs<'a> {
-    pub(crate) model: &'a Path,
-    pub(crate) plan: &'a str,
+    pub(crate) model: &'a ModelArgs,
+    pub(crate) plan: &'a PlanArgs,
     pub(crate) cache_root: &'a Path,
     pub(crate) kernel: Option<&'a str>,
-    pub(crate) spec: Option<&'a Path>,
     pub(crate) sha256: Option<Sha256Hex>,
     pub(crate) skip_source_hash: bool,
     pub(crate) rehash: bool,
+    pub(crate) force: bool,
     pub(crate) jobs: usize,
     pub(crate) wait: u64,
 }
 
 pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliError> {
     let layout = context::layout(args.kernel)?;
-    let plan = Plan::named_or_file(args.plan, &layout)?;
-    let spec = context::spec(args.spec)?;
-    let model = Model::open(args.model)?;
+    let spec = context::spec(args.model.spec.as_deref())?;
+    let plan = context::plan(args.plan, spec.as_ref(), &layout)?;
+    let model = context::model(args.model.model.as_deref(), spec.as_ref())?;
     let model_hash =
         b70_packset::model_hash(&model, spec.as_ref(), args.sha256, args.skip_source_hash, args.cache_root)?;
     let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
@@ -44,6 +44,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliErro
             cache_root: args.cache_root,
             model_hash: &model_hash,
             rehash: args.rehash,
+            force: args.force,
             jobs: args.jobs,
             lock_timeout: Duration::from_secs(args.wait),
             tool: &b70_packset::tool_record("b70-pack", env!("CARGO_PKG_VERSION")),
@@ -90,9 +91,17 @@ fn text(ui: &Ui, prepared: &Prepared) -> String {
         by => format!("vouched for by {by}"),
     };
     text.push_str(&format!(
-        "  model SHA-256 {}: {how}; {vouched}\n  {}",
+        "  model SHA-256 {}: {how}; {vouched}\n  {}\n",
         prepared.source_sha256,
         prepared.manifest.display()
     ));
+    for reason in &prepared.payload_reasons {
+        text.push_str(&format!("  ready payloads were read again: {}\n", shown(reason)));
+    }
+    let rests_on = match prepared.trust {
+        PayloadTrust::QuietFile => "no payload was read: unchanged since the deep validation its receipt records",
+        PayloadTrust::Blake3 | PayloadTrust::Sha256 => "every payload was read, or made in this run",
+    };
+    text.push_str(&format!("  trust: {} ({rests_on})", prepared.trust.word()));
     text
 }

@@ -2,16 +2,18 @@ use std::path::Path;
 
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{InspectStatus, Inspection, Model, Plan};
+use b70_packset::{InspectStatus, Inspection};
 use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
-use crate::context;
+use crate::{ModelArgs, PlanArgs, context};
 
-pub(crate) fn inspect(ui: &Ui, model: &Path, plan: &str) -> Result<Output, CliError> {
+pub(crate) fn inspect(ui: &Ui, model: &ModelArgs, plan: &PlanArgs) -> Result<Output, CliError> {
     let layout = Xe2DpasV2::new();
-    let plan = Plan::named_or_file(plan, &layout)?;
-    let inspection = b70_packset::inspect(&Model::open(model)?, &plan, &layout)?;
+    let spec = context::spec(model.spec.as_deref())?;
+    let plan = context::plan(plan, spec.as_ref(), &layout)?;
+    let model = context::model(model.model.as_deref(), spec.as_ref())?;
+    let inspection = b70_packset::inspect(&model, &plan, &layout)?;
     let code = match inspection.status {
         InspectStatus::PlanMismatch => exit::CHECK_FAILED,
         InspectStatus::Ready | InspectStatus::NothingToPack => exit::OK,
@@ -59,9 +61,9 @@ fn inspection_text(ui: &Ui, inspection: &Inspection) -> String {
     text
 }
 
-pub(crate) fn keys(plan: &str, sha256: Sha256Hex) -> Result<Output, CliError> {
+pub(crate) fn keys(plan: &PlanArgs, sha256: Sha256Hex) -> Result<Output, CliError> {
     let layout = Xe2DpasV2::new();
-    let table = b70_packset::plan_keys(&Plan::named_or_file(plan, &layout)?, &layout, sha256)?;
+    let table = b70_packset::plan_keys(&context::plan(plan, None, &layout)?, &layout, sha256)?;
     let mut text = format!("set key {}\n", table.set_key);
     for row in &table.tensors {
         text.push_str(&format!("  slot {:>4}  {}  {:?}  {}\n", row.slot, row.key, row.shape, row.name));
@@ -99,7 +101,7 @@ pub(crate) fn unpack(
     tensor: &str,
     out: &Path,
 ) -> Result<Output, CliError> {
-    let set = context::set(cache_root, key)?;
+    let set = context::set(cache_root, key, None)?;
     let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
     let progress = Progress::NONE.with_cancel(&cancel);
     let unpacked = b70_packset::unpack(&set, tensor, &Xe2DpasV2::new(), out, &super::pool()?, &progress)?;

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
+use b70_packset::{Depth, QWEN27_PLAN, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
 use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
@@ -17,11 +17,12 @@ pub(crate) struct StageArgs<'a> {
     pub(crate) min_free: u64,
     pub(crate) wait: u64,
     pub(crate) print_env: bool,
-    pub(crate) variable: &'a str,
+    pub(crate) variable: Option<&'a str>,
 }
 
 pub(crate) fn stage_ram(ui: &Ui, args: &StageArgs<'_>) -> Result<Output, CliError> {
-    let set = context::set(args.cache_root, args.key)?;
+    let set = context::set(args.cache_root, args.key, None)?;
+    let variable = if args.print_env { loader_variable(&set, args.variable)? } else { "" };
     let report = with_options(ui, args, |options| b70_packset::stage_ram(&set, &Xe2DpasV2::new(), options))?;
     if !args.print_env {
         return finish(ui, &report);
@@ -29,11 +30,31 @@ pub(crate) fn stage_ram(ui: &Ui, args: &StageArgs<'_>) -> Result<Output, CliErro
     // What goes to standard output is evaluated by a shell: the line, or nothing.
     let mut output = finish(ui, &report)?;
     if report.status == VerifyStatus::Ready {
-        output.text = format!("{}={}", args.variable, context::shell_word(&report.stage.display().to_string()));
+        output.text = format!("{variable}={}", context::shell_word(&report.stage.display().to_string()));
     } else {
         ui.error(&std::mem::take(&mut output.text));
     }
     Ok(output)
+}
+
+/// The variable of the lab's loader, which reads sets of one plan alone.
+const LAB_VARIABLE: &str = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE";
+
+/// The variable to print for a set; never the lab's for a set that its loader would refuse or misread.
+fn loader_variable<'v>(set: &SetDir, asked: Option<&'v str>) -> Result<&'v str, CliError> {
+    let (document, _) = set.read_manifest()?;
+    let labs = document.identity.format_prefix.is_none();
+    match asked {
+        Some(name) if labs || name != LAB_VARIABLE => Ok(name),
+        None if labs => Ok(LAB_VARIABLE),
+        _ => {
+            Err(CliError::check("variable", format!("the loader that reads {LAB_VARIABLE} takes sets of another plan"))
+                .path(set.path())
+                .found(document.plan.as_deref().or(document.identity.format_prefix.as_deref()).unwrap_or_default())
+                .expected(QWEN27_PLAN)
+                .hint("--variable NAME names the variable of a loader that reads this set"))
+        }
+    }
 }
 
 pub(crate) fn stage_validate(ui: &Ui, args: &StageArgs<'_>, deep: bool) -> Result<Output, CliError> {

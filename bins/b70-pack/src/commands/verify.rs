@@ -1,8 +1,8 @@
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{Depth, Expectation, Model, RequirementOutcome, Verification, VerifyOptions, VerifyStatus};
+use b70_packset::{Depth, Expectation, RequirementOutcome, Verification, VerifyOptions, VerifyStatus};
 use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
@@ -14,11 +14,11 @@ pub(crate) fn verify(
     key: Option<Sha256Hex>,
     spec: Option<&Path>,
     deep: bool,
-    against: Option<&Path>,
+    against: Option<Option<PathBuf>>,
 ) -> Result<Output, CliError> {
     let spec = context::spec(spec)?;
-    let set = context::set(cache_root, key)?;
-    let against = against.map(Model::open).transpose()?;
+    let set = context::set(cache_root, key, spec.as_ref())?;
+    let against = against.map(|path| context::model(path.as_deref(), spec.as_ref())).transpose()?;
     let expectation = Expectation {
         set_key: key,
         model_sha256: spec.as_ref().map(|spec| spec.source.sha256),
@@ -75,6 +75,15 @@ fn text(ui: &Ui, verification: &Verification) -> String {
             shown(&requirement.name),
             shown(&requirement.detail)
         ));
+    }
+    if let Some(receipt) = &verification.receipt {
+        text.push_str(&format!("  receipt written: {}\n", receipt.display()));
+    }
+    for reason in &verification.receipt_reasons {
+        text.push_str(&format!("  {} no receipt: {}\n", ui.paint(Style::Warn, "note:"), shown(reason)));
+    }
+    if let Some(trust) = verification.trust {
+        text.push_str(&format!("  trust: {}\n", trust.word()));
     }
     text
 }

@@ -120,6 +120,7 @@ impl Packs<'_> {
                 cache_root: self.cache_root,
                 model_hash: &ModelHash::Unknown,
                 rehash: false,
+                force: false,
                 jobs: 0,
                 lock_timeout: Duration::from_secs(60),
                 tool: &b70_packset::tool_record("b70-tour", env!("CARGO_PKG_VERSION")),

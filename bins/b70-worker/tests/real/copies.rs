@@ -123,6 +123,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
         cache_root: sets.path(),
         model_hash: &ModelHash::Unknown,
         rehash: false,
+        force: false,
         jobs: 0,
         lock_timeout: Duration::from_secs(5),
         tool: &tool_record("test", "0"),

@@ -1,12 +1,13 @@
 //! One run of a prepare: what is ready is kept, what another set has is imported, the rest is packed; and every tensor is
 //! published once the model's hash allows it.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack};
 use b70_manifest::{Sha256Hex, canonical_sha256};
-use b70_store::{LockGuard, Outcome, Root, TempFile, lock, replace_bytes, sweep_orphans};
+use b70_store::{How, LockGuard, Outcome, RelPath, Root, TempFile, lock, replace_bytes, sweep_orphans};
 use serde::Serialize;
 
 use super::pieces::Wanted;
@@ -15,13 +16,15 @@ use super::{LOCKS_DIR, PrepareOptions, Prover};
 use crate::buffer::Growing;
 use crate::error::PackError;
 use crate::gate::{Finished, HashGate, Work};
-use crate::import::{Donors, find_ready};
+use crate::import::{Donors, NotReady, Reading, find_ready};
 use crate::keys::{set_identity, tensor_identity};
 use crate::layout::Layout;
 use crate::model::{Model, cancelled};
+use crate::origin::OtherTool;
 use crate::pack::{BAND_SET, PackedTensor, default_jobs, pack_banded, pack_whole, source_sha256};
 use crate::plan::{Plan, SelectedTensor, Selection};
 use crate::set::{SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
+use crate::trust::{PayloadTrust, SetSubject, reasons_text};
 
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -29,6 +32,10 @@ pub(super) struct Counts {
     pub(super) reused: u64,
     pub(super) imported: u64,
     pub(super) repaired: Vec<String>,
+    /// Bytes of ready payloads that were read.
+    pub(super) checked_bytes: u64,
+    /// What the payloads are believed on; none before the first.
+    pub(super) trust: Option<PayloadTrust>,
 }
 
 /// What the manifest says of the run itself.
@@ -41,7 +48,7 @@ pub(super) struct Account<'a> {
 
 /// What became of one tensor.
 enum Done {
-    Reused(TensorPack),
+    Reused(TensorPack, PayloadTrust),
     Published { entry: TensorPack, imported: bool, repaired: bool },
 }
 
@@ -60,8 +67,12 @@ pub(super) struct Run<'a> {
     pub(super) tensors_dir: Root,
     pub(super) gate: &'a HashGate,
     pub(super) prover: Option<&'a Prover<'a>>,
-    /// The set as an earlier run left it, if its manifest can be read.
-    pub(super) recorded: Option<PackSet>,
+    /// The set as an earlier run left it, with the manifest's bytes, if that can be read.
+    pub(super) recorded: Option<(PackSet, Vec<u8>)>,
+    /// The tool that wrote the set's documents, if it is another one.
+    pub(super) other_tool: Option<OtherTool>,
+    /// The payloads that the set's receipt lets rest unread.
+    unread: HashSet<RelPath>,
     pub(super) donors: Donors,
     pub(super) jobs: usize,
     /// Bytes of a worker's source and payload that make a tensor too large to be held, where a test says so.
@@ -96,7 +107,11 @@ impl<'a> Run<'a> {
         }
         let jobs = if options.jobs == 0 { default_jobs() } else { options.jobs }.min(tensors.len()).max(1);
         let set = SetDir::from_root(set_root);
-        let recorded = set.read_manifest().ok().map(|(document, _)| document);
+        let other_tool = OtherTool::of(&set);
+        if let Some(other) = other_tool.as_ref().filter(|_| !options.force) {
+            other.check(&set, set_key, layout)?;
+        }
+        let recorded = set.read_manifest().ok();
         Ok(Self {
             model,
             plan,
@@ -107,7 +122,9 @@ impl<'a> Run<'a> {
             sha256,
             set_key,
             cache,
-            recorded: recorded.filter(|document| document.key == set_key),
+            recorded: recorded.filter(|(document, _)| document.key == set_key),
+            other_tool,
+            unread: HashSet::new(),
             donors: Donors::find(cache, set_key),
             set,
             tensors_dir,
@@ -117,6 +134,19 @@ impl<'a> Run<'a> {
             worker_set: None,
             _lock: lock,
         })
+    }
+
+    /// Finds the payloads of a finished set that its receipt lets rest unread; returns why others must be read.
+    pub(super) fn rest_on_receipt(&mut self, pool: &rayon::ThreadPool) -> Result<Vec<String>, PackError> {
+        let Some((document, manifest)) = &self.recorded else { return Ok(Vec::new()) };
+        if self.options.rehash {
+            return Ok(vec!["a rehash was asked for".to_owned()]);
+        }
+        // A manifest with names that lead elsewhere is repaired or refused by the checks that follow.
+        let Ok(subject) = SetSubject::new(document, Sha256Hex::of(manifest)) else { return Ok(Vec::new()) };
+        let (unread, reasons) = subject.unread(self.set.root(), &How::new(pool))?;
+        self.unread = unread;
+        Ok(reasons_text(&reasons))
     }
 
     /// Runs the pipeline and, beside it, what waits for the disk. Returns the entries in slot order.
@@ -195,11 +225,16 @@ impl<'a> Run<'a> {
         let mut entries = Vec::with_capacity(done.len());
         for (_, done) in done {
             match done {
-                Done::Reused(entry) => {
+                Done::Reused(entry, trust) => {
                     counts.reused += 1;
+                    counts.trust = counts.trust.max(Some(trust));
+                    if trust != PayloadTrust::QuietFile {
+                        counts.checked_bytes += entry.payload.size_bytes;
+                    }
                     entries.push(entry);
                 }
                 Done::Published { entry, imported, repaired } => {
+                    counts.trust = Some(PayloadTrust::Sha256);
                     if imported {
                         counts.imported += 1;
                     } else {
@@ -229,22 +264,43 @@ impl<'a> Run<'a> {
     }
 
     /// The entry of a tensor that is ready, an import of one that another set has, or nothing for one to be packed.
-    fn ready_or_import(&self, index: usize) -> Result<Option<Result<TensorPack, Finished>>, PackError> {
+    fn ready_or_import(&self, index: usize) -> Result<Option<Result<Done, Finished>>, PackError> {
         let (tensor, key) = (&self.tensors[index], self.keys[index]);
         let wanted = self.wanted(index);
         let progress = &self.options.progress;
         // A digest that stands in one document alone may be the damaged part: the model's own bytes decide.
         let source = || source_sha256(self.model, tensor, progress);
-        let recorded = self.recorded.as_ref().and_then(|set| set.tensors.iter().find(|entry| entry.key == key));
-        if let Some(entry) = find_ready(&self.set, &wanted, recorded, &source, self.options.rehash, progress)? {
-            progress.add(tensor.size_bytes);
-            return Ok(Some(Ok(entry)));
+        let recorded = self.recorded.as_ref().and_then(|(set, _)| set.tensors.iter().find(|entry| entry.key == key));
+        let reading = if self.options.rehash {
+            Reading::Sha256
+        } else if self.unread.contains(&rel(&payload_name(key))) {
+            Reading::Nothing
+        } else {
+            Reading::Fast
+        };
+        match find_ready(&self.set, &wanted, recorded, &source, reading, progress)? {
+            Ok((entry, trust)) => {
+                progress.add(tensor.size_bytes);
+                return Ok(Some(Ok(Done::Reused(entry, trust))));
+            }
+            Err(problem) => self.may_replace(&wanted, &problem)?,
         }
         if let Some(import) = self.donors.import(&wanted, &source, progress)? {
             progress.add(tensor.size_bytes);
             return Ok(Some(Err(Finished::Import(Box::new(import)))));
         }
         Ok(None)
+    }
+
+    /// Refuses to replace what another tool wrote, unless that was asked for.
+    fn may_replace(&self, wanted: &TensorPack, problem: &NotReady) -> Result<(), PackError> {
+        let Some(other) = self.other_tool.as_ref().filter(|_| !self.options.force) else { return Ok(()) };
+        let there = |name: String| !matches!(self.set.root().try_stat(&rel(&name)), Ok(None));
+        if !other.finished && !there(payload_name(wanted.key)) && !there(sidecar_name(wanted.key)) {
+            return Ok(());
+        }
+        let found = format!("{}: {}", wanted.identity.tensor_name, problem.found);
+        Err(other.refusal(&self.set, &found, &problem.expected))
     }
 
     /// The entry a tensor must have, but for what is only known once it is packed.
@@ -336,7 +392,7 @@ impl Packer for Workers<'_, '_> {
     fn needed(&self, tensor: usize) -> Result<bool, PackError> {
         match self.run.ready_or_import(tensor)? {
             None => return Ok(true),
-            Some(Ok(entry)) => self.note(tensor, Done::Reused(entry)),
+            Some(Ok(done)) => self.note(tensor, done),
             Some(Err(import)) => self.run.gate.submit(tensor, import),
         }
         Ok(false)

@@ -1,45 +1,69 @@
 //! The parts of a verification that read every payload.
 
-use b70_manifest::pack::PackSet;
-use b70_store::{Job, RelPath, Source, What, hash_many};
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use b70_manifest::Sha256Hex;
+use b70_manifest::pack::{PackSet, TensorPack};
+use b70_store::{How, Reason, RelPath};
 
 use super::{Failures, VerifyOptions};
 use crate::error::PackError;
 use crate::layout::Layout;
-use crate::model::{Model, cancelled};
+use crate::model::Model;
 use crate::pack::compare_with_source;
 use crate::set::SetDir;
+use crate::trust::{SetSubject, reasons_text, store};
 
-/// Rehashes every payload; returns the bytes read.
+/// What reading every payload gave.
+pub(super) struct DeepRead {
+    pub(super) bytes: u64,
+    /// Path of the receipt that was written.
+    pub(super) receipt: Option<PathBuf>,
+    /// Why there is none.
+    pub(super) reasons: Vec<String>,
+}
+
+/// Rehashes every payload, and stores a receipt of it when nothing at all is wrong with the set.
 pub(super) fn check_payload_digests(
     set: &SetDir,
     document: &PackSet,
+    manifest: &[u8],
     options: &VerifyOptions<'_>,
     failures: &mut Failures,
-) -> Result<u64, PackError> {
-    let mut paths = Vec::new();
-    for tensor in &document.tensors {
-        match RelPath::new(&tensor.payload.path) {
-            Ok(path) => paths.push((tensor, path)),
-            Err(error) => failures.add(format!("payload-sha256:{}", tensor.identity.tensor_name), error.to_string()),
+) -> Result<DeepRead, PackError> {
+    let code = |tensor: &TensorPack| format!("payload-sha256:{}", tensor.identity.tensor_name);
+    // Only what has a name beneath the set can be read.
+    let mut readable = document.clone();
+    readable.tensors.retain(|tensor| match RelPath::new(&tensor.payload.path) {
+        Ok(_) => true,
+        Err(error) => {
+            failures.add(code(tensor), error.to_string());
+            false
+        }
+    });
+    let subject = SetSubject::new(&readable, Sha256Hex::of(manifest))?;
+    let how = How { progress: options.progress, ..How::new(options.pool) };
+    let admission = subject.read_all(set.root(), &how)?;
+    let changed: HashMap<_, _> = admission.changed.iter().map(|changed| (&changed.path, &changed.what)).collect();
+    let found: HashMap<_, _> = admission.files.iter().map(|(name, content)| (name, content.blake3)).collect();
+    for (tensor, file) in readable.tensors.iter().zip(subject.files()) {
+        if let Some(what) = changed.get(&set.root().join(&file.name)) {
+            failures.add(code(tensor), what.as_str());
+        }
+        if let (Some(found), Some(stated)) = (found.get(&file.name), tensor.payload.blake3) {
+            failures.equal(&code(tensor), "the payload's BLAKE3", found, &stated);
         }
     }
-    let jobs: Vec<Job<'_>> =
-        paths.iter().map(|(_, path)| Job { source: Source::Beneath(set.root(), path), size: None }).collect();
-    let mut bytes = 0;
-    for ((tensor, _), result) in paths.iter().zip(hash_many(&jobs, What::Sha256, options.pool, &options.progress)) {
-        let code = format!("payload-sha256:{}", tensor.identity.tensor_name);
-        match result.map_err(cancelled) {
-            Ok(digests) => {
-                bytes += digests.size;
-                let found = digests.sha256.expect("SHA-256 was asked for");
-                failures.equal(&code, "the payload's SHA-256", &found, &tensor.payload.sha256);
-            }
-            Err(PackError::Cancelled) => return Err(PackError::Cancelled),
-            Err(error) => failures.add(code, error.to_string()),
+    let mut read = DeepRead { bytes: admission.bytes_read, receipt: None, reasons: Vec::new() };
+    if failures.is_empty() {
+        read.receipt = store(&admission, set.root())?;
+        if read.receipt.is_none() {
+            let why = admission.reasons.iter().filter(|reason| !matches!(reason, Reason::ReceiptMissing { .. }));
+            read.reasons = reasons_text(&why.cloned().collect::<Vec<_>>());
         }
     }
-    Ok(bytes)
+    Ok(read)
 }
 
 /// Unpacks every payload and compares it with the model's blocks; returns the payload bytes compared.

@@ -42,6 +42,7 @@ impl Lab {
             cache_root: &self.folder.path().join(root),
             model_hash: &ModelHash::Unknown,
             rehash: false,
+            force: false,
             jobs,
             lock_timeout: Duration::from_secs(60),
             tool: &tool(),

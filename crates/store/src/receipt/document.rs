@@ -132,19 +132,25 @@ impl Receipt {
 }
 
 /// `sticky_ok`: others may write to a folder above when its sticky bit keeps them from touching what is not theirs.
-fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIdentity, Reason> {
+pub(super) fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIdentity, Reason> {
     let identity = FileIdentity::of(fd, &path)
         .map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
+    check_identity(&identity, path, sticky_ok)?;
+    Ok(identity)
+}
+
+/// Whether what has this identity belongs to this user or root and nobody else can write to it.
+pub(super) fn check_identity(identity: &FileIdentity, path: PathBuf, sticky_ok: bool) -> Result<(), Reason> {
     let me = rustix::process::geteuid().as_raw();
     let why = match identity.exposure(Owners::only(me).or_root(true).or_sticky(sticky_ok)) {
-        None => return Ok(identity),
+        None => return Ok(()),
         Some(Exposure::Owner(uid)) => format!("belongs to user {uid}, neither {me} nor root"),
         Some(Exposure::Writers(mode)) => format!("can be written by others (mode {mode:04o}; chmod go-w it)"),
     };
     Err(Reason::ReceiptUnsafe { path, why })
 }
 
-fn check_folders(folder: &Root) -> Result<(), Reason> {
+pub(super) fn check_folders(folder: &Root) -> Result<(), Reason> {
     let mut path = folder.path().to_path_buf();
     let mut below = check_owner(folder, path.clone(), false)?;
     let mut current: Option<OwnedFd> = None;

@@ -22,6 +22,7 @@
 mod admit;
 mod document;
 mod prove;
+mod quiet;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -33,6 +34,7 @@ use serde::{Deserialize, Serialize};
 pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
 pub use document::MAX_RECEIPT_BYTES;
 pub use prove::{issue, issue_with};
+pub use quiet::examine_quiet;
 
 use crate::digest::{Blake3, Content, Sha256};
 use crate::identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind};
