@@ -42,7 +42,7 @@ fn a_second_prepare_reuses_everything_and_changes_nothing() {
     for more in [&[][..], &["--deep"], &["--against", text(&lab.model)], &["--set-key", &lab.set_key(), "--deep"]] {
         assert!(lab.verify(more).is_empty());
     }
-    assert_eq!(sets(&lab.root), before, "verify is read-only");
+    assert_eq!(sets(&lab.root), before, "verify writes a receipt and nothing else");
 }
 
 #[test]

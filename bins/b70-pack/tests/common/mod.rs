@@ -3,6 +3,7 @@
 
 #[path = "../../../../crates/packset/tests/common/models.rs"]
 pub mod models;
+pub mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -194,9 +195,9 @@ impl Lab {
     }
 }
 
-/// What a cache root holds beside its sets: lock files, and receipts of source models.
+/// What a cache root holds beside its sets: lock files, receipts of source models, and of sets that were verified.
 fn bookkeeping(name: &str) -> bool {
-    name.starts_with(".locks/") || name.starts_with(".receipts/")
+    name.starts_with(".locks/") || name.starts_with(".receipts/") || ends(name, "/deep-validation.json")
 }
 
 /// The sets below a cache root, with their bytes.
