@@ -14,14 +14,21 @@ use b70_store::{Progress, RootKind, default_root, pool, refuse_in_git};
 
 use crate::{FocusedArgs, PrepareArgs, RootArgs, text};
 
-fn artifact_root(args: &RootArgs) -> Result<PathBuf, CliError> {
-    let root = if let Some(root) = &args.artifact_root {
-        std::path::absolute(root).map_err(|error| CliError::io(root, &error))?
-    } else {
-        let me = Path::new("/proc/self");
-        let uid = std::os::unix::fs::MetadataExt::uid(&me.metadata().map_err(|error| CliError::io(me, &error))?);
-        default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?
+/// The folder of fixtures and results: the root that is given, else the one that a document names, else the default. Below an
+/// artifact root that holds upstream's registry as well, it is `golden`.
+fn artifact_root(args: &RootArgs, spec: Option<&ModelPackManifest>) -> Result<PathBuf, CliError> {
+    let golden = |root: PathBuf| if root.join("golden").is_dir() { root.join("golden") } else { root };
+    let root = match (&args.artifact_root, &args.corpus, spec.and_then(|spec| spec.pack.artifact_root())) {
+        (Some(root), ..) => golden(root.clone()),
+        (None, Some(corpus), _) => PathBuf::from(b70_golden::read_corpus(corpus)?.storage_root),
+        (None, None, Some(root)) => root.join("golden"),
+        (None, None, None) => {
+            let me = Path::new("/proc/self");
+            let uid = std::os::unix::fs::MetadataExt::uid(&me.metadata().map_err(|error| CliError::io(me, &error))?);
+            golden(default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?)
+        }
     };
+    let root = std::path::absolute(&root).map_err(|error| CliError::io(&root, &error))?;
     refuse_in_git(&root, args.allow_in_repo)?;
     Ok(root)
 }
@@ -37,9 +44,9 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
     };
     // Refused before anything is read or written.
     parameters.check()?;
-    let root = artifact_root(&args.root)?;
-    let pool = pool(args.jobs)?;
     let spec: Option<ModelPackManifest> = args.spec.as_deref().map(read).transpose()?;
+    let root = artifact_root(&args.root, spec.as_ref())?;
+    let pool = pool(args.jobs)?;
     let build = match (&args.runtime, &args.build) {
         (Some(runtime), Some(build)) => {
             let host = HostRoots::default();
@@ -61,27 +68,20 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
 }
 
 pub(crate) fn verify(ui: &Ui, root: &RootArgs, recompute: bool) -> Result<Output, CliError> {
-    let check = b70_golden::verify(&artifact_root(root)?, recompute, &pool(0)?)?;
+    let check = b70_golden::verify(&artifact_root(root, None)?, recompute, &pool(0)?)?;
     let code = if check.is_valid() { exit::OK } else { exit::CHECK_FAILED };
     Output::new(&check, text::verified(ui, &check), code)
 }
 
-pub(crate) fn status(ui: &Ui, root: &RootArgs, corpus: Option<&Path>) -> Result<Output, CliError> {
-    let status = b70_golden::status(&artifact_root(root)?, corpus, &pool(0)?)?;
+pub(crate) fn status(ui: &Ui, root: &RootArgs) -> Result<Output, CliError> {
+    let status = b70_golden::status(&artifact_root(root, None)?, root.corpus.as_deref(), &pool(0)?)?;
     let damaged = status.synthetic_set == "failed" || status.cases.iter().any(|case| !case.refused.is_empty());
     let code = if damaged { exit::CHECK_FAILED } else { exit::OK };
     Output::new(&status, text::status(ui, &status), code)
 }
 
-pub(crate) fn import(
-    ui: &Ui,
-    root: &RootArgs,
-    case: &str,
-    tensor: &Path,
-    meta: &Path,
-    corpus: Option<&Path>,
-) -> Result<Output, CliError> {
-    let root = artifact_root(root)?;
+pub(crate) fn import(ui: &Ui, root: &RootArgs, case: &str, tensor: &Path, meta: &Path) -> Result<Output, CliError> {
+    let (root, corpus) = (artifact_root(root, None)?, root.corpus.as_deref());
     let mut cases = REQUIRED_CASES.map(str::to_owned).to_vec();
     if let Some(corpus) = corpus {
         cases.extend(b70_golden::read_corpus(corpus)?.required_cases);
@@ -93,7 +93,7 @@ pub(crate) fn import(
 }
 
 pub(crate) fn focused(ui: &Ui, args: &FocusedArgs) -> Result<Output, CliError> {
-    let root = artifact_root(&args.root)?;
+    let root = artifact_root(&args.root, None)?;
     let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
     let request = FocusedRequest {
         artifact_root: &root,

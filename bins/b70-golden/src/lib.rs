@@ -55,9 +55,6 @@ pub enum Command {
         /// Where fixtures live.
         #[command(flatten)]
         root: RootArgs,
-        /// Golden-corpus manifest [default: the lane's nine cases at widths 1, 4, 8, 16].
-        #[arg(long, value_name = "FILE")]
-        corpus: Option<PathBuf>,
     },
     /// Admit a real capture: a tensor file and complete metadata. It is diagnostic evidence, never more.
     Import {
@@ -73,9 +70,6 @@ pub enum Command {
         /// The metadata: name, shape, type, strides, layer, positions, digests, runtime and kernel.
         #[arg(long, value_name = "FILE")]
         meta: PathBuf,
-        /// Golden-corpus manifest whose cases are known besides the lane's nine.
-        #[arg(long, value_name = "FILE")]
-        corpus: Option<PathBuf>,
     },
     /// Run named backend tests of a build, a process and a log each. A run in which no test was executed fails.
     Focused(FocusedArgs),
@@ -198,9 +192,14 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Where fixtures and results live.
 #[derive(Debug, Args)]
 pub struct RootArgs {
-    /// Folder of fixtures, captures, logs and results [default: `artifacts` in the kit's state folder].
+    /// Folder of fixtures, captures, logs and results, or the one above it when that has a `golden` [default: the one the
+    /// documents name, else `artifacts` in the kit's state folder].
     #[arg(long, value_name = "DIR", env = "B70_ARTIFACT_ROOT")]
     artifact_root: Option<PathBuf>,
+    /// Golden-corpus manifest: names the folder, where no root is given, and for status and import the cases [default: the
+    /// lane's nine cases at widths 1, 4, 8, 16].
+    #[arg(long, value_name = "FILE")]
+    corpus: Option<PathBuf>,
     /// Allow a root inside a Git work tree.
     #[arg(long)]
     allow_in_repo: bool,
@@ -214,10 +213,8 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     match cli.command {
         Command::Prepare(args) => commands::prepare(ui, &args),
         Command::Verify { root, recompute } => commands::verify(ui, &root, recompute),
-        Command::Status { root, corpus } => commands::status(ui, &root, corpus.as_deref()),
-        Command::Import { root, case, tensor, meta, corpus } => {
-            commands::import(ui, &root, &case, &tensor, &meta, corpus.as_deref())
-        }
+        Command::Status { root } => commands::status(ui, &root),
+        Command::Import { root, case, tensor, meta } => commands::import(ui, &root, &case, &tensor, &meta),
         Command::Focused(args) => commands::focused(ui, &args),
     }
 }

@@ -207,3 +207,36 @@ fn import_refuses_a_shape_that_disagrees_with_the_bytes() {
     fs::write(&tensor, b"\x10").expect("a file");
     import(&scratch, &meta, &tensor, 2);
 }
+
+#[test]
+fn documents_name_the_folder_where_nothing_else_does() {
+    let scratch = Scratch::new();
+    let root = scratch.0.path().join("iteration-v1");
+    let document = |name: &str, from: &str, pointer: &str, value: &Path| {
+        let mut document: Value = serde_json::from_slice(&fs::read(from).expect("a fixture")).expect("JSON");
+        *document.pointer_mut(pointer).expect("a member") = value.to_str().expect("UTF-8").into();
+        let path = scratch.0.path().join(name);
+        fs::write(&path, serde_json::to_vec(&document).expect("values print")).expect("ours");
+        path.to_str().expect("UTF-8").to_owned()
+    };
+    let corpus = document("corpus.json", CORPUS, "/storage_root", &root.join("golden"));
+    let lab_spec = CORPUS.replace("golden-corpus-manifest", "model-pack-manifest");
+    let spec = document("spec.json", &lab_spec, "/pack/registry_root", &root.join("packs"));
+    let call = |arguments: &[&str], code: i32| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_b70-golden"));
+        command.args(arguments).arg("--json").env_remove("B70_ARTIFACT_ROOT");
+        let output = command.env("XDG_STATE_HOME", scratch.0.path().join("state")).output().expect("it was built");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let small = ["prepare", "--k", "64", "--n", "16", "--widths", "1"];
+    call(&[&small[..], &["--spec", &spec]].concat(), 0);
+    assert!(root.join("golden/mmvq-q4_0-q8_1-v1/manifest.json").is_file(), "beside the registry's packs");
+    assert_eq!(call(&[&small[..], &["--corpus", &corpus]].concat(), 0)["status"], "kept");
+    assert_eq!(call(&["verify", "--corpus", &corpus], 0)["status"], "valid");
+    assert_eq!(call(&["status", "--corpus", &corpus], 0)["synthetic_set"], "valid");
+    // One artifact root serves golden/ and packs/; a flag goes before the document.
+    let root = root.to_str().expect("UTF-8");
+    assert_eq!(call(&["verify", "--artifact-root", root], 0)["status"], "valid");
+    call(&["verify", "--artifact-root", "/nowhere/at/all", "--corpus", &corpus], 2);
+}

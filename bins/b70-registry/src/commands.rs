@@ -12,7 +12,7 @@ use b70_admission::{
 };
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text, shown};
 use b70_manifest::document::read;
-use b70_manifest::model_pack::ModelPackManifest;
+use b70_manifest::model_pack::{ModelPackManifest, artifact_root_of};
 use b70_store::{Error, Progress, RootKind, Sha256, default_root, refuse_in_git};
 
 use crate::RootArgs;
@@ -39,12 +39,23 @@ impl<'a> Context<'a> {
 }
 
 fn root_path(args: &RootArgs) -> Result<PathBuf, CliError> {
-    let path = if let Some(path) = &args.registry_root {
-        path.clone()
+    let from_environment = std::env::var_os(RootKind::Artifact.variable()).is_some_and(|root| !root.is_empty());
+    let path = match (&args.registry_root, &args.spec) {
+        // The records' own folder, as upstream's documents name it, or the folder above.
+        (Some(path), _) if path.join("packs").is_dir() => Some(path.clone()),
+        (Some(path), _) => Some(artifact_root_of(path).to_path_buf()),
+        (None, Some(spec)) if !from_environment => {
+            read::<ModelPackManifest>(spec)?.pack.artifact_root().map(Path::to_path_buf)
+        }
+        _ => None,
+    };
+    let path = if let Some(path) = path {
+        path
     } else {
         let me = Path::new("/proc/self");
         let uid = me.metadata().map(|m| m.uid()).map_err(|e| CliError::io(me, &e))?;
-        default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?.join("registry")
+        let root = default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?;
+        if root.join("packs").is_dir() { root } else { root.join("registry") }
     };
     let path = std::path::absolute(&path).map_err(|e| CliError::io(&path, &e))?;
     refuse_in_git(&path, args.allow_in_repo)?;
@@ -140,14 +151,13 @@ pub(crate) struct RegisterArgs<'a> {
     pub(crate) packer_revision: &'a str,
     pub(crate) layout: &'a str,
     pub(crate) kernel_abi: &'a str,
-    pub(crate) spec: Option<&'a Path>,
     pub(crate) sha256: Option<Sha256>,
     pub(crate) build: Option<(&'a Path, &'a Path)>,
     pub(crate) wait: u64,
 }
 
 pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterArgs<'_>) -> Result<Output, CliError> {
-    let source_model_sha256 = match (args.sha256, args.spec) {
+    let source_model_sha256 = match (args.sha256, &root.spec) {
         (Some(sha256), _) => sha256,
         (None, Some(spec)) => read::<ModelPackManifest>(spec)?.source.sha256,
         (None, None) => return Err(CliError::usage("usage", "give --spec FILE or --sha256 HEX")),

@@ -63,11 +63,8 @@ enum Command {
         /// Name of the kernel interface it is for.
         #[arg(long, value_name = "NAME")]
         kernel_abi: String,
-        /// Model-pack manifest whose source model it was made from.
-        #[arg(long, value_name = "FILE", required_unless_present = "sha256", conflicts_with = "sha256")]
-        spec: Option<PathBuf>,
-        /// SHA-256 of the model it was made from.
-        #[arg(long, value_name = "HEX", value_parser = b70_cli::digest)]
+        /// SHA-256 of the model it was made from [default: the source that the spec names].
+        #[arg(long, value_name = "HEX", value_parser = b70_cli::digest, required_unless_present = "spec", conflicts_with = "spec")]
         sha256: Option<Sha256Hex>,
         /// Source tree of the build it was made for.
         #[arg(long, value_name = "DIR", requires = "build")]
@@ -115,9 +112,13 @@ enum Command {
 /// Where the records live.
 #[derive(Debug, Args)]
 pub(crate) struct RootArgs {
-    /// Folder of the registry [default: registry in the artifact root].
+    /// Folder of the registry: records lie in its packs [default: the one the spec names, else the artifact root when it has
+    /// packs, else registry in it].
     #[arg(long, value_name = "DIR")]
     registry_root: Option<PathBuf>,
+    /// Model-pack manifest that names the registry and the source model.
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
     /// Allow a root inside a Git work tree.
     #[arg(long)]
     allow_in_repo: bool,
@@ -130,31 +131,21 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
         Command::Fingerprint { runtime, build, binaries, require_fit } => {
             commands::fingerprint(&context, &runtime, &build, &binaries, require_fit)
         }
-        Command::Register {
-            artifact,
-            packer_revision,
-            layout,
-            kernel_abi,
-            spec,
-            sha256,
-            runtime,
-            build,
-            root,
-            wait,
-        } => commands::register(
-            &context,
-            &root,
-            &commands::RegisterArgs {
-                artifact: &artifact,
-                packer_revision: &packer_revision,
-                layout: &layout,
-                kernel_abi: &kernel_abi,
-                spec: spec.as_deref(),
-                sha256,
-                build: runtime.as_deref().zip(build.as_deref()),
-                wait,
-            },
-        ),
+        Command::Register { artifact, packer_revision, layout, kernel_abi, sha256, runtime, build, root, wait } => {
+            commands::register(
+                &context,
+                &root,
+                &commands::RegisterArgs {
+                    artifact: &artifact,
+                    packer_revision: &packer_revision,
+                    layout: &layout,
+                    kernel_abi: &kernel_abi,
+                    sha256,
+                    build: runtime.as_deref().zip(build.as_deref()),
+                    wait,
+                },
+            )
+        }
         Command::Verify { pack_key, root } => commands::verify(&context, &root, &pack_key),
         Command::List { root } => commands::list(&context, &root),
         Command::Show { key, root } => commands::show(&root, &key),

@@ -381,3 +381,59 @@ fn a_real_llama_cpp_build() {
     assert_eq!(found, expected);
     println!("{} libraries, fit {}: {}", found.len(), report["fit_for_pass_reuse"], report["reasons"]);
 }
+
+/// A model-pack manifest whose registry is `packs` in this folder, in the form upstream writes.
+fn spec_with_root(bench: &Bench, root: &Path) -> PathBuf {
+    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/lab/model-pack-manifest.json");
+    let mut spec: Value = serde_json::from_slice(&std::fs::read(lab).expect("a fixture")).expect("JSON");
+    spec["pack"]["registry_root"] = text(&root.join("packs")).into();
+    bench.write("spec.json", &serde_json::to_vec(&spec).expect("values print"))
+}
+
+#[test]
+fn a_spec_names_the_registry_where_nothing_else_does() {
+    let bench = Bench::new();
+    let artifact = bench.write("set/a", b"one");
+    let root = bench.path("iteration-v1");
+    let spec = spec_with_root(&bench, &root);
+    let call = |arguments: &[&str], environment: Option<&Path>| {
+        let mut command = bench.command(arguments);
+        match environment {
+            Some(root) => command.env("B70_ARTIFACT_ROOT", root),
+            None => command.env_remove("B70_ARTIFACT_ROOT"),
+        };
+        let output = command.env("XDG_STATE_HOME", bench.path("state")).output().expect("the executable runs");
+        let document: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {output:?}"));
+        (output.status.code(), document)
+    };
+    let names = ["--packer-revision", "1", "--layout", "l", "--kernel-abi", "a"];
+    let register = [&["register", "--artifact", text(&artifact), "--spec", text(&spec)], &names[..]].concat();
+    let (code, registered) = call(&register, None);
+    assert_eq!(code, Some(0), "{registered:#}");
+    let key = registered["key"].as_str().expect("a key").to_owned();
+    assert_eq!(registered["manifest"], text(&root.join("packs").join(&key).join("manifest.json")));
+    // The document, the folder of the records, the folder above it, and the artifact root lead to the same records.
+    let packs = root.join("packs");
+    let upper = format!("sha256:{}", key.to_uppercase());
+    for (arguments, environment) in [
+        (&["--spec", text(&spec)][..], None),
+        (&["--registry-root", text(&packs)], None),
+        (&["--registry-root", text(&root)], None),
+        (&[], Some(&*root)),
+    ] {
+        for command in [&["list"][..], &["verify", "--pack-key", &upper], &["show", &upper], &["gc"]] {
+            let (code, document) = call(&[command, arguments].concat(), environment);
+            assert_eq!(code, Some(0), "{command:?} {arguments:?}: {document:#}");
+            assert!(command != ["list"] || document["records"][0]["key"] == *key, "{document:#}");
+        }
+    }
+    // A flag and the environment go before the document.
+    let elsewhere = bench.path("elsewhere");
+    for (arguments, environment) in [(&["--registry-root", text(&elsewhere)][..], None), (&[], Some(&*elsewhere))] {
+        let (code, document) = call(&[&["list", "--spec", text(&spec)], arguments].concat(), environment);
+        assert_eq!((code, &document["records"]), (Some(0), &serde_json::json!([])), "{arguments:?}");
+    }
+    let (code, document) = call(&[&["register", "--artifact", text(&artifact)], &names[..]].concat(), None);
+    assert_eq!((code, &document["error"]["kind"]), (Some(2), &"usage".into()));
+}

@@ -2,6 +2,8 @@
 //!
 //! Its `…status`, `semantics` and lists of planned work are free text of the people who keep the file.
 
+use std::path::Path;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -168,6 +170,26 @@ pub struct PackRecord {
     /// Alignment of tensor data in bytes, a power of two.
     #[schemars(range(min = 1, max = 1_073_741_824), example = 4096)]
     pub alignment_bytes: u64,
+}
+
+impl PackRecord {
+    /// The artifact root, below which `packs` holds the registry's records and `golden` the fixtures. A `registry_root` may
+    /// be that root or its `packs`.
+    ///
+    /// ```
+    /// let json = r#"{"status": "registry-only", "alignment_bytes": 4096, "registry_root": "/srv/results/packs"}"#;
+    /// let pack: b70_manifest::model_pack::PackRecord = serde_json::from_str(json)?;
+    /// assert_eq!(pack.artifact_root(), Some(std::path::Path::new("/srv/results")));
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn artifact_root(&self) -> Option<&Path> {
+        self.registry_root.as_deref().map(|root| artifact_root_of(Path::new(root)))
+    }
+}
+
+/// The artifact root that a path names: the path itself, or the folder above it when it ends in `packs`.
+pub fn artifact_root_of(path: &Path) -> &Path {
+    path.parent().filter(|_| path.ends_with("packs")).unwrap_or(path)
 }
 
 /// How artifacts made elsewhere are registered.
