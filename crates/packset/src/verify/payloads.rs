@@ -33,10 +33,13 @@ pub(super) fn check_payload_digests(
     failures: &mut Failures,
 ) -> Result<DeepRead, PackError> {
     let code = |tensor: &TensorPack| format!("payload-sha256:{}", tensor.identity.tensor_name);
-    // Only what has a name beneath the set can be read.
+    // Only what has a name beneath the set can be read. A wrong size has its own code; here the bytes that are there count.
     let mut readable = document.clone();
-    readable.tensors.retain(|tensor| match RelPath::new(&tensor.payload.path) {
-        Ok(_) => true,
+    readable.tensors.retain_mut(|tensor| match RelPath::new(&tensor.payload.path) {
+        Ok(name) => {
+            tensor.payload.size_bytes = set.root().stat(&name).map_or(tensor.payload.size_bytes, |found| found.size);
+            true
+        }
         Err(error) => {
             failures.add(code(tensor), error.to_string());
             false
