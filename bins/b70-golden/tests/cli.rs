@@ -232,7 +232,7 @@ fn documents_name_the_folder_where_nothing_else_does() {
     let small = ["prepare", "--k", "64", "--n", "16", "--widths", "1"];
     call(&[&small[..], &["--spec", &spec]].concat(), 0);
     assert!(root.join("golden/mmvq-q4_0-q8_1-v1/manifest.json").is_file(), "beside the registry's packs");
-    assert_eq!(call(&[&small[..], &["--corpus", &corpus]].concat(), 0)["status"], "kept");
+    assert_eq!(call(&[&small[..], &["--corpus", &corpus, "--spec", &spec]].concat(), 0)["status"], "kept");
     assert_eq!(call(&["verify", "--corpus", &corpus], 0)["status"], "valid");
     assert_eq!(call(&["status", "--corpus", &corpus], 0)["synthetic_set"], "valid");
     // One artifact root serves golden/ and packs/; a flag goes before the document.
