@@ -107,8 +107,8 @@ pub enum Command {
         #[arg(long)]
         deep: bool,
         /// Unpack every payload and compare it with this GGUF's own blocks [default: the source that the spec names].
-        #[arg(long, value_name = "MODEL")]
-        against: Option<Option<PathBuf>>,
+        #[arg(long, value_name = "MODEL", num_args = 0..=1)]
+        against: Option<Vec<PathBuf>>,
     },
     /// Copy a set into RAM, verified and atomically, or find the copy that is there; trusted by receipt from then on.
     StageRam {
@@ -127,9 +127,13 @@ pub enum Command {
         /// Print only the line a shell or unit needs for the loader.
         #[arg(long)]
         print_env: bool,
-        /// Variable of that line [default for sets of the plan qwen27-xe2-m6, which the lab's loader reads:
-        /// GGML_SYCL_XE2_Q4_M6_PACK_CACHE].
-        #[arg(long, value_name = "NAME", value_parser = context::variable)]
+        /// Variable of that line.
+        #[arg(
+            long,
+            value_name = "NAME",
+            value_parser = context::variable,
+            help = "Variable of that line [default for the plan qwen27-xe2-m6: GGML_SYCL_XE2_Q4_M6_PACK_CACHE, the lab loader's]"
+        )]
         variable: Option<String>,
     },
     /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.

@@ -169,7 +169,7 @@ fn what_upstream_wrote_is_never_repaired_unasked() {
     const TIME: &str = "\"created_unix\": 1796078798.0607479";
     let cases: [(&str, Tamper); 15] = [
         ("another digest in the manifest", |set| {
-            change(set, |m| m["tensors"][1]["payload"]["sha256"] = json!("ab".repeat(32)))
+            change(set, |m| m["tensors"][1]["payload"]["sha256"] = json!("ab".repeat(32)));
         }),
         ("another digest in manifest and sidecar", |set| {
             change(set, |m| m["tensors"][1]["payload"]["sha256"] = json!("ab".repeat(32)));
@@ -179,13 +179,13 @@ fn what_upstream_wrote_is_never_repaired_unasked() {
         ("another model", |set| change(set, |m| m["source_model"]["sha256"] = json!("ab".repeat(32)))),
         ("a cut tensor list", |set| change(set, |m| drop(m["tensors"].as_array_mut().expect("a list").pop()))),
         ("a path that leads out", |set| {
-            change(set, |m| m["tensors"][0]["payload"]["path"] = json!("../../model.gguf"))
+            change(set, |m| m["tensors"][0]["payload"]["path"] = json!("../../model.gguf"));
         }),
         ("an absolute path", |set| change(set, |m| m["tensors"][0]["payload"]["path"] = json!("/etc/passwd"))),
         ("NaN as a time", |set| replace(&set.join("manifest.json"), TIME, "\"created_unix\": NaN")),
         ("1e400 as a time", |set| replace(&set.join("manifest.json"), TIME, "\"created_unix\": 1e400")),
         ("NaN as a time in a sidecar", |set| {
-            replace(&payload(set, 0).with_extension("json"), TIME, "\"created_unix\": NaN")
+            replace(&payload(set, 0).with_extension("json"), TIME, "\"created_unix\": NaN");
         }),
         ("a cut manifest", |set| {
             let bytes = fs::read(set.join("manifest.json")).expect("a manifest");

@@ -25,7 +25,7 @@ pub(crate) struct PrepareArgs<'a> {
 pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliError> {
     let layout = context::layout(args.kernel)?;
     let spec = context::spec(args.model.spec.as_deref())?;
-    let plan = context::plan(args.plan, spec.as_ref(), &layout)?;
+    let plan = context::plan(args.plan, spec.as_ref(), layout)?;
     let model = context::model(args.model.model.as_deref(), spec.as_ref())?;
     let model_hash =
         b70_packset::model_hash(&model, spec.as_ref(), args.sha256, args.skip_source_hash, args.cache_root)?;

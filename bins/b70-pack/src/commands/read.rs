@@ -11,7 +11,7 @@ use crate::{ModelArgs, PlanArgs, context};
 pub(crate) fn inspect(ui: &Ui, model: &ModelArgs, plan: &PlanArgs) -> Result<Output, CliError> {
     let layout = Xe2DpasV2::new();
     let spec = context::spec(model.spec.as_deref())?;
-    let plan = context::plan(plan, spec.as_ref(), &layout)?;
+    let plan = context::plan(plan, spec.as_ref(), layout)?;
     let model = context::model(model.model.as_deref(), spec.as_ref())?;
     let inspection = b70_packset::inspect(&model, &plan, &layout)?;
     let code = match inspection.status {
@@ -63,7 +63,7 @@ fn inspection_text(ui: &Ui, inspection: &Inspection) -> String {
 
 pub(crate) fn keys(plan: &PlanArgs, sha256: Sha256Hex) -> Result<Output, CliError> {
     let layout = Xe2DpasV2::new();
-    let table = b70_packset::plan_keys(&context::plan(plan, None, &layout)?, &layout, sha256)?;
+    let table = b70_packset::plan_keys(&context::plan(plan, None, layout)?, &layout, sha256)?;
     let mut text = format!("set key {}\n", table.set_key);
     for row in &table.tensors {
         text.push_str(&format!("  slot {:>4}  {}  {:?}  {}\n", row.slot, row.key, row.shape, row.name));

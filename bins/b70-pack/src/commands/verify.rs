@@ -14,11 +14,11 @@ pub(crate) fn verify(
     key: Option<Sha256Hex>,
     spec: Option<&Path>,
     deep: bool,
-    against: Option<Option<PathBuf>>,
+    against: Option<Vec<PathBuf>>,
 ) -> Result<Output, CliError> {
     let spec = context::spec(spec)?;
     let set = context::set(cache_root, key, spec.as_ref())?;
-    let against = against.map(|path| context::model(path.as_deref(), spec.as_ref())).transpose()?;
+    let against = against.map(|path| context::model(path.first().map(PathBuf::as_path), spec.as_ref())).transpose()?;
     let expectation = Expectation {
         set_key: key,
         model_sha256: spec.as_ref().map(|spec| spec.source.sha256),

@@ -33,14 +33,13 @@ pub fn examine_quiet(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) ->
         }
         against.extend(check_identity(&file.identity, path, false).err());
         if let Some(parent) = expected.name.parent() {
-            let found = match folders.get(&parent) {
-                Some(found) => found.clone(),
-                None => {
-                    let folder = subject.root.dir(&parent)?;
-                    let found = check_owner(&folder, folder.path().to_path_buf(), false).err();
-                    folders.insert(parent, found.clone());
-                    found
-                }
+            let found = if let Some(found) = folders.get(&parent) {
+                found.clone()
+            } else {
+                let folder = subject.root.dir(&parent)?;
+                let found = check_owner(&folder, folder.path().to_path_buf(), false).err();
+                folders.insert(parent, found.clone());
+                found
             };
             against.extend(found);
         }
