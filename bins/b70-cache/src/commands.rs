@@ -149,7 +149,11 @@ pub(crate) fn prepare(
     let mut sources = Vec::new();
     for target in &selection.targets {
         let Some(model) = &target.model else { continue };
-        sources.push((target, open_model(model, target.size)?));
+        let (source, remark) = open_model(model, target.size)?;
+        if let Some(remark) = remark {
+            context.ui.note(&shown(&remark));
+        }
+        sources.push((target, source));
     }
     let cache = create(root, &path)?;
     let mut entries = Vec::new();
@@ -168,6 +172,7 @@ pub(crate) fn prepare(
             force: options.force,
             reserve: options.min_free.map_or(Reserve::Default, Reserve::Bytes),
             wait: Duration::from_secs(options.wait),
+            tool: "b70-cache",
             packing_tool: tool.as_ref(),
             target_architecture: selection.spec.as_ref().map(|spec| spec.target_architecture.as_str()),
             build: identity.as_ref().map(|report| &report.fingerprint),
@@ -185,18 +190,16 @@ pub(crate) fn prepare(
     Output::ok(&Document::of_cache(PreparedEntries { status: "ready", entries }), text)
 }
 
-/// The model, once its structure is known to be whole: half a model is not worth its memory.
-fn open_model(path: &Path, size: Option<u64>) -> Result<ModelSource, CliError> {
+/// The model, once it is known to be whole, and a remark about it: half a model is not worth its memory.
+fn open_model(path: &Path, size: Option<u64>) -> Result<(ModelSource, Option<String>), CliError> {
     let source = ModelSource::open(path)?;
     if let Some(expected) = size
         && expected != source.size()
     {
         return Err(b70_store::Error::Size { path: path.to_path_buf(), expected, found: source.size() }.into());
     }
-    b70_gguf::SplitModel::open(source.path()).map_err(|e| {
-        CliError::usage("gguf", format!("{} is no complete GGUF: {e}", source.path().display())).path(source.path())
-    })?;
-    Ok(source)
+    let remark = source.inspect()?;
+    Ok((source, remark))
 }
 
 fn prepared_text(context: &Context<'_>, entry: &Prepared) -> String {
@@ -258,7 +261,7 @@ pub(crate) fn warm(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
 }
 
 pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootArgs) -> Result<Output, CliError> {
-    let selection = select(select_args, Role::Target)?;
+    let selection = select(select_args, Role::All)?;
     required(&selection)?;
     let path = cache_path(root, &selection)?;
     let Some(cache) = open(&path)? else { return Err(missing(&what(&selection), &path)) };

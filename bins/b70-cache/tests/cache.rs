@@ -147,6 +147,7 @@ fn the_whole_life_of_an_entry() {
             "format",
             "kernel_abi",
             "layout",
+            "packing_tool",
             "promotion_eligible",
             "role",
             "runtime",
@@ -155,7 +156,11 @@ fn the_whole_life_of_an_entry() {
             "target_architecture",
         ]
     );
-    assert_eq!(document["runtime"]["commit"], "absent");
+    assert_eq!(document["runtime"]["commit"], "unknown", "nobody looked for one");
+    assert_eq!(
+        document["packing_tool"],
+        serde_json::json!({"path": "b70-cache", "revision": env!("CARGO_PKG_VERSION")})
+    );
 
     let (code, again) = bench.run(&with("prepare"));
     assert_eq!(
@@ -508,4 +513,94 @@ fn a_small_tmpfs_is_refused_before_a_byte_is_written() {
     assert_eq!(left, 0, "nothing was written");
     assert_eq!(fits.0, 0, "{}", fits.1);
     assert!(unmounted.success());
+}
+
+/// A shard of a split model whose tensors are of a type that this kit does not know.
+fn shard(number: u64, count: u64, type_id: u32, dimensions: u32) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    let mut bytes = [&b"GGUF"[..], &3_u32.to_le_bytes(), &1_u64.to_le_bytes(), &3_u64.to_le_bytes()].concat();
+    for (key, kind, value) in [("split.no", 2_u32, number), ("split.count", 2, count)] {
+        bytes.extend([text(key), kind.to_le_bytes().to_vec(), (value as u16).to_le_bytes().to_vec()].concat());
+    }
+    bytes.extend(
+        [text("split.tensors.count"), 5_u32.to_le_bytes().to_vec(), (count as i32).to_le_bytes().to_vec()].concat(),
+    );
+    bytes.extend([text(&format!("blk.{number}.w")), dimensions.to_le_bytes().to_vec()].concat());
+    bytes.extend((0..dimensions).flat_map(|_| 32_u64.to_le_bytes()));
+    bytes.extend([&type_id.to_le_bytes()[..], &0_u64.to_le_bytes()].concat());
+    bytes.resize(bytes.len().next_multiple_of(32), 0);
+    bytes.extend((0..576).map(|i| (i + number) as u8));
+    bytes
+}
+
+#[test]
+fn any_shard_and_any_path_to_it_finds_the_entry() {
+    let bench = Bench::new();
+    let (blobs, snap) = (bench.dir.path().join("blobs"), bench.dir.path().join("snap"));
+    for folder in [&blobs, &snap] {
+        std::fs::create_dir(folder).expect("created");
+    }
+    for number in 0..3 {
+        let blob = blobs.join(format!("b{number}"));
+        std::fs::write(&blob, shard(number, 3, 2, 2)).expect("written");
+        std::os::unix::fs::symlink(&blob, snap.join(format!("m-{:05}-of-00003.gguf", number + 1))).expect("linked");
+    }
+    std::os::unix::fs::symlink(&snap, bench.dir.path().join("current")).expect("linked");
+    let name = |folder: &str, number: u32| bench.dir.path().join(folder).join(format!("m-{number:05}-of-00003.gguf"));
+    let (code, prepared) = bench.run(&["prepare", "--no-measure", "--model", text(&name("snap", 2))]);
+    assert_eq!(code, 0, "{prepared}");
+    for (folder, number) in [("snap", 1), ("snap", 2), ("snap", 3), ("current", 1), ("current", 3), ("snap/../snap", 2)]
+    {
+        let model = name(folder, number);
+        for command in ["status", "path", "verify", "warm", "drop"] {
+            let (code, found) = bench.run(&[command, "--model", text(&model)]);
+            assert_eq!(code, 0, "{command} {}: {found}", model.display());
+        }
+        let (code, again) = bench.run(&["prepare", "--no-measure", "--model", text(&model)]);
+        assert_eq!((code, &again["entries"][0]["action"]), (0, &"reused".into()), "{again}");
+    }
+    // Another file of the same name elsewhere is another model, and so is one that got the number of a removed file.
+    std::fs::write(bench.dir.path().join("m-00001-of-00003.gguf"), shard(0, 3, 2, 2)).expect("written");
+    assert_eq!(bench.run(&["path", "--model", text(&bench.dir.path().join("m-00001-of-00003.gguf"))]).0, 1);
+    std::fs::write(blobs.join("b1"), shard(7, 3, 2, 2)).expect("changed");
+    let (code, found) = bench.run(&["drop", "--execute", "--model", text(&name("current", 3))]);
+    assert_eq!(code, 0, "{found}");
+}
+
+#[test]
+fn tensors_that_the_kit_cannot_size_are_copied_with_a_remark() {
+    for (type_id, dimensions) in [(105, 2), (139, 2), (156, 2), (43, 2), (2, 5), (4, 2)] {
+        let bench = Bench::new();
+        let model = bench.dir.path().join("m.gguf");
+        let mut bytes = shard(0, 1, type_id, dimensions);
+        std::fs::write(&model, &bytes).expect("written");
+        let (code, prepared) = bench.run(&["prepare", "--no-measure", "--model", text(&model)]);
+        assert_eq!(code, 0, "{type_id} {dimensions}: {prepared}");
+        let said = bench.command(&["prepare", "--no-measure", "--model", text(&model)]).output().expect("it runs");
+        assert!(String::from_utf8_lossy(&said.stderr).contains("copied as it is"), "{said:?}");
+        // What is no GGUF, or ends in its directory, is none of that.
+        bytes.truncate(60);
+        std::fs::write(&model, &bytes).expect("written");
+        assert_eq!(bench.run(&["prepare", "--no-measure", "--model", text(&model)]).0, 2, "cut short");
+    }
+}
+
+#[test]
+fn both_paths_are_printed_without_a_role() {
+    let bench = Bench::new();
+    let (target, draft) = (bench.model("t.gguf", 1), bench.model("d.gguf", 2));
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/documents/lab/model-pack-manifest.json");
+    let mut spec: Value = serde_json::from_slice(&std::fs::read(sample).expect("a sample")).expect("JSON");
+    for (field, model) in [("source", &target), ("draft_source", &draft)] {
+        spec[field]["path"] = text(model).into();
+        spec[field]["sha256"] = digest(model).to_string().into();
+    }
+    let path = bench.dir.path().join("spec.json");
+    std::fs::write(&path, spec.to_string()).expect("written");
+    assert_eq!(bench.run(&["prepare", "--no-measure", "--spec", text(&path)]).0, 0);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_b70-cache"));
+    let out =
+        command.args(["path", "--spec", text(&path), "--cache-root", text(&bench.root())]).output().expect("it runs");
+    let lines: Vec<String> = String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect();
+    assert!(lines.len() == 2 && lines[0].ends_with("t.gguf") && lines[1].ends_with("d.gguf"), "{out:?}");
 }

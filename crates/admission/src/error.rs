@@ -22,6 +22,14 @@ pub enum AdmissionError {
         /// What is wrong with the set.
         why: String,
     },
+    /// A file that should be a model is none, or not whole.
+    #[error("{} is no complete GGUF: {why}", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A document of the store does not say what it must.
     #[error("the document {} is refused: {why}", path.display())]
     Document {
@@ -59,6 +67,7 @@ impl AdmissionError {
             Self::Store(error) => error.kind(),
             Self::Unfit(_) => "unfit-artifact",
             Self::Split { .. } => "split-model",
+            Self::Gguf { .. } => "gguf",
             Self::Document { .. } => "document",
             Self::NotThere { .. } => "not-there",
             Self::NotAdmitted { .. } => "not-admitted",
@@ -78,6 +87,7 @@ impl Explain for AdmissionError {
                 };
                 report.hint("replace links by the files they lead to, and remove what is no regular file")
             }
+            Self::Gguf { path, .. } => report.path(path),
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
             Self::Document { path, .. } | Self::NotAdmitted { path, .. } | Self::NotThere { root: path, .. } => {
                 report.path(path)
@@ -88,7 +98,7 @@ impl Explain for AdmissionError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Store(error) => error.exit_code(),
-            Self::Unfit(_) | Self::Split { .. } => exit::USAGE,
+            Self::Unfit(_) | Self::Split { .. } | Self::Gguf { .. } => exit::USAGE,
             Self::Document { .. } | Self::NotThere { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
         }
     }

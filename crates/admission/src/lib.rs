@@ -33,6 +33,7 @@
 //!     force: false,
 //!     reserve: Reserve::Bytes(1 << 20),
 //!     wait: std::time::Duration::from_secs(10),
+//!     tool: "example",
 //!     packing_tool: None,
 //!     target_architecture: None,
 //!     build: None,
@@ -61,8 +62,8 @@ mod registry;
 
 pub use cache::{
     CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile,
-    PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_sha256,
-    resident_bytes,
+    PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_fault,
+    model_sha256, resident_bytes,
 };
 pub use documents::{
     ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts, Known,

@@ -23,7 +23,7 @@ pub struct Header {
     pub directory_bytes: u64,
     /// Where the data section starts; without tensors, the end of the directory, not padded.
     pub data_offset: u64,
-    /// Length of the data section, with the padding after each tensor, the last included.
+    /// Length of the data section, with the padding after each tensor, the last included, though a file may lack that.
     pub data_bytes: u64,
     /// Length of the file.
     pub file_size: u64,
@@ -32,8 +32,12 @@ pub struct Header {
 impl Header {
     /// Bytes after the data section. They belong to no tensor and are ignored.
     pub fn trailing_bytes(&self) -> u64 {
-        // The parser has checked that the data section lies in the file.
-        self.file_size - self.data_offset - self.data_bytes
+        self.file_size.saturating_sub(self.data_offset + self.data_bytes)
+    }
+
+    /// Bytes of padding after the last tensor that the file lacks. Readers do without: llama.cpp loads such a file.
+    pub fn missing_padding_bytes(&self) -> u64 {
+        (self.data_offset + self.data_bytes).saturating_sub(self.file_size)
     }
 }
 

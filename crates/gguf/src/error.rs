@@ -140,6 +140,8 @@ pub enum Defect {
 
     /// The first four bytes are not `GGUF`.
     BadMagic { found: [u8; 4] },
+    /// The file is something that people often have in a model's place.
+    NotAModel { what: Impostor },
     /// Version 0.
     VersionZero,
     /// The version's low half is zero: written on a machine of the other byte order.
@@ -210,8 +212,6 @@ pub enum Defect {
     DataStartPastEnd { data_offset: u64, file_len: u64 },
     /// The file ends before this tensor's data does.
     DataTruncated { name: String, needed: u64, file_len: u64 },
-    /// The file ends inside the padding after the last tensor.
-    LastPaddingMissing { name: String, needed: u64, file_len: u64 },
 }
 
 pub(crate) struct Description {
@@ -221,7 +221,89 @@ pub(crate) struct Description {
     expected: String,
 }
 
+/// What is often found under a model's name, told by its first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Impostor {
+    /// What Git has in a large file's place until Git LFS fetches it.
+    GitLfsPointer,
+    /// A page of a web site.
+    Html,
+    /// An answer of a server, usually an error.
+    Json,
+    /// A model in a format of before August 2023.
+    Ggml,
+    /// A zip archive; checkpoints of `PyTorch` are some.
+    Zip,
+    /// Compressed by gzip.
+    Gzip,
+    /// A model in the safetensors format.
+    Safetensors,
+}
+
+impl Impostor {
+    /// Looks at the first bytes of a file that is no GGUF.
+    pub fn of(prefix: &[u8]) -> Option<Self> {
+        let text = prefix.trim_ascii_start();
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let starts = |word: &[u8]| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+        // A safetensors file starts with the length of its header, which is a JSON object.
+        let safetensors = prefix.get(8) == Some(&b'{') && prefix[5..8] == [0; 3];
+        Some(match prefix {
+            _ if starts(b"version https://git-lfs.github.com/spec/") => Self::GitLfsPointer,
+            _ if [&b"<!doctype"[..], b"<html", b"<?xml", b"<head"].iter().any(|word| starts(word)) => Self::Html,
+            // Numbers that were written as integers: their letters stand in the other order.
+            [b'l' | b'f' | b'a', b'm' | b'l', b'g', b'g', ..] | [b't', b'j', b'g', b'g', ..] => Self::Ggml,
+            [b'P', b'K', 3, 4, ..] => Self::Zip,
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            _ if safetensors => Self::Safetensors,
+            _ if starts(b"{") || starts(b"[") => Self::Json,
+            _ => return None,
+        })
+    }
+
+    /// What it is.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::GitLfsPointer => "a Git LFS pointer",
+            Self::Html => "an HTML page",
+            Self::Json => "a JSON text, perhaps a server's error message",
+            Self::Ggml => "a GGML, GGMF or GGJT file of before August 2023",
+            Self::Zip => "a zip archive",
+            Self::Gzip => "a gzip file",
+            Self::Safetensors => "a safetensors file",
+        }
+    }
+
+    /// How one gets the model instead.
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::GitLfsPointer => "fetch it: git lfs pull",
+            Self::Html => "download the file itself: /resolve/ instead of /blob/ in the address",
+            Self::Json => "look at the text, and download again",
+            Self::Ggml => "download the model as GGUF; its converter is long gone",
+            Self::Zip => "unpack it, or convert the checkpoint with convert_hf_to_gguf.py",
+            Self::Gzip => "unpack it: gunzip",
+            Self::Safetensors => "convert it with convert_hf_to_gguf.py",
+        }
+    }
+}
+
 impl Defect {
+    /// Whether this concerns what a tensor is (its type, its dimensions, its place), and nothing that must hold to find
+    /// the directory's parts: a program that moves the bytes as they are can do without.
+    pub fn concerns_tensors(&self) -> bool {
+        matches!(
+            self,
+            Self::TooManyDimensions { .. }
+                | Self::UnknownTensorType { .. }
+                | Self::RemovedTensorType { .. }
+                | Self::PartialBlock { .. }
+                | Self::RowSizeWraps { .. }
+                | Self::OffsetMismatch { .. }
+        )
+    }
+
     fn describe(&self) -> Description {
         let line = |title, subject: Option<&String>, found, expected| Description {
             title,
@@ -244,6 +326,9 @@ impl Defect {
             ),
             Self::BadMagic { found } => {
                 line("not a GGUF file: wrong magic", None, format!("'{}'", found.escape_ascii()), "'GGUF'".to_owned())
+            }
+            Self::NotAModel { what } => {
+                line("not a GGUF file", None, what.name().to_owned(), format!("a model ({})", what.remedy()))
             }
             Self::VersionZero => line("unsupported version", None, "0".to_owned(), "2 or 3".to_owned()),
             Self::ByteOrder { found } => line(
@@ -349,9 +434,12 @@ impl Defect {
                 format!("shape {shape:?}"),
                 format!("fewer than {} elements", i64::MAX),
             ),
-            Self::UnknownTensorType { name, found } => {
-                line("unknown tensor type", Some(name), found.to_string(), "a ggml type, 0 to 42".to_owned())
-            }
+            Self::UnknownTensorType { name, found } => line(
+                "unknown tensor type",
+                Some(name),
+                format!("{found}, of a newer ggml or of a fork"),
+                "a ggml type, 0 to 42".to_owned(),
+            ),
             Self::RemovedTensorType { name, id, former_name } => line(
                 "removed tensor type",
                 Some(name),
@@ -404,12 +492,6 @@ impl Defect {
             ),
             Self::DataTruncated { name, needed, file_len } => line(
                 "tensor data is truncated",
-                Some(name),
-                format!("a file of {file_len} bytes"),
-                format!("{needed} bytes or more"),
-            ),
-            Self::LastPaddingMissing { name, needed, file_len } => line(
-                "padding after the last tensor is missing",
                 Some(name),
                 format!("a file of {file_len} bytes"),
                 format!("{needed} bytes or more"),

@@ -53,7 +53,7 @@ mod writer;
 
 pub use directory::{Directory, Header, MetadataEntry, OwnedDirectory, TensorEntry, TensorInfo};
 pub use encode::{MetadataArray, MetadataValue};
-pub use error::{Defect, Field, GgufError};
+pub use error::{Defect, Field, GgufError, Impostor};
 pub use file::{DEFAULT_DIRECTORY_LIMIT, GgufFile, OpenError};
 pub use parse::{
     ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ARRAY_ELEMENTS, MAX_DIMENSIONS, MAX_STRING_BYTES, MAX_TENSOR_NAME_BYTES,

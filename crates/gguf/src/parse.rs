@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::directory::{Directory, Header, MetadataEntry, TensorEntry};
-use crate::error::{Defect, Field, GgufError, label};
+use crate::error::{Defect, Field, GgufError, Impostor, label};
 use crate::types::{self, GgmlType};
 use crate::value::{Array, Value, ValueType};
 
@@ -186,7 +186,9 @@ pub(crate) fn directory<'a>(bytes: &'a [u8], file_len: u64, walked: &mut Walked)
 fn preamble(cursor: &mut Cursor<'_>) -> Result<u32> {
     let magic: [u8; 4] = cursor.array(Field::Magic)?;
     if magic != *b"GGUF" {
-        return Err(GgufError::new(0, Defect::BadMagic { found: magic }));
+        let defect =
+            Impostor::of(cursor.bytes).map_or(Defect::BadMagic { found: magic }, |what| Defect::NotAModel { what });
+        return Err(GgufError::new(0, defect));
     }
     let at = cursor.at();
     let defect = match cursor.u32(Field::Version)? {
@@ -390,9 +392,9 @@ fn tensor_size(
 fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) -> Result<(u64, u64)> {
     let directory_end = cursor.at();
     let file_len = cursor.file_len;
-    let Some(last) = tensors.len().checked_sub(1) else {
+    if tensors.is_empty() {
         return Ok((directory_end, 0));
-    };
+    }
     let alignment_bytes = u64::from(alignment);
     // Cannot overflow: the directory is in memory and an alignment is at most 2^31.
     let data_offset = directory_end.next_multiple_of(alignment_bytes);
@@ -401,7 +403,7 @@ fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) 
     }
     let mut sum = 0_u64;
     let mut truncated = None;
-    for (index, tensor) in tensors.iter_mut().enumerate() {
+    for tensor in tensors.iter_mut() {
         let name = || label(tensor.name);
         if tensor.offset != sum {
             let defect = Defect::OffsetMismatch { name: name(), found: tensor.offset, expected: sum };
@@ -420,9 +422,6 @@ fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) 
         if truncated.is_none() && end > file_len {
             let defect = Defect::DataTruncated { name: name(), needed: end, file_len };
             truncated = Some(GgufError::new((data_offset + sum).min(file_len), defect));
-        } else if truncated.is_none() && index == last && data_offset + next > file_len {
-            let defect = Defect::LastPaddingMissing { name: name(), needed: data_offset + next, file_len };
-            truncated = Some(GgufError::new(end, defect));
         }
         tensor.data_offset = data_offset + sum;
         sum = next;

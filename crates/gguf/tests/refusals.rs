@@ -2,7 +2,7 @@
 
 mod common;
 
-use b70_gguf::{Defect, Directory, Field, ValueType};
+use b70_gguf::{Defect, Directory, Field, Impostor, ValueType};
 use common::{Raw, RawTensor, array, entry, raw_tensor};
 
 const F32: i32 = 0;
@@ -267,14 +267,42 @@ fn offsets() {
 }
 
 #[test]
+fn what_people_have_in_a_models_place_is_named_with_the_remedy() {
+    let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:44\nsize 7516192768\n";
+    for (bytes, what) in [
+        (&lfs[..], Impostor::GitLfsPointer),
+        (b"<!DOCTYPE html>\n<html><head>", Impostor::Html),
+        (b"\n  <html lang=en>", Impostor::Html),
+        (b"{\"error\":\"Repository not found\"}", Impostor::Json),
+        (b"[{\"message\": 1}]", Impostor::Json),
+        (b"tjgg\x03\0\0\0\0\0\0\0", Impostor::Ggml),
+        (b"lmgg\0\0\0\0\0\0\0\0", Impostor::Ggml),
+        (b"fmgg\x01\0\0\0\0\0\0\0", Impostor::Ggml),
+        (b"PK\x03\x04\0\0\0\0\0\0\0\0", Impostor::Zip),
+        (b"\x1f\x8b\x08\0\0\0\0\0\0\0\0\0", Impostor::Gzip),
+        (b"\x40\0\0\0\0\0\0\0{\"__metadata__\":{", Impostor::Safetensors),
+    ] {
+        let error = Directory::from_bytes(bytes, bytes.len() as u64).expect_err("no model");
+        assert_eq!(error.defect(), &Defect::NotAModel { what }, "{}", bytes.escape_ascii());
+        assert!(error.to_string().contains(what.remedy()), "{error}");
+    }
+    for bytes in [&b"GGUX\x03\0\0\0"[..], b"\0\0\0\0", b"vers", b"lmg"] {
+        let error = Directory::from_bytes(bytes, bytes.len() as u64).expect_err("no model");
+        assert!(!matches!(error.defect(), Defect::NotAModel { .. }), "{error}");
+    }
+}
+
+#[test]
 fn data_must_be_complete() {
     let tensors = vec![raw_tensor("a", &[8], F32, 0), raw_tensor("b", &[3], F32, 32)];
     let file = |data_bytes| with_tensors(tensors.clone(), data_bytes);
     let start = file(0).bytes().len() as u64;
     file(64).verdict().expect("complete");
+    // The padding after the last tensor is nobody's data.
     for data in 44..64 {
-        let defect = Defect::LastPaddingMissing { name: "b".to_owned(), needed: start + 64, file_len: start + data };
-        refused(&file(data as usize), start + 44, &defect);
+        let bytes = file(data as usize).bytes();
+        let directory = Directory::from_bytes(&bytes, bytes.len() as u64).expect("the data is complete");
+        assert_eq!((directory.header().missing_padding_bytes(), directory.header().trailing_bytes()), (64 - data, 0));
     }
     for data in 32..44 {
         let defect = Defect::DataTruncated { name: "b".to_owned(), needed: start + 44, file_len: start + data };

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use b70_admission::model_fault;
 use b70_manifest::{document::Kind, validate::check_files, workers::Worker};
 use b70_procguard::{Host, pin_to_card};
 use schemars::JsonSchema;
@@ -265,6 +266,8 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
     let model = lane.path(&document.target_model);
     if !model.is_file() {
         report.error("no-model", "target_model", format!("{} is no file", model.display()));
+    } else if let Some(fault) = model_fault(&model) {
+        report.error("not-a-model", "target_model", format!("{}: {fault}", model.display()));
     }
     let script = document.launcher.as_ref().map(|launcher| lane.path(launcher));
     let script = script.and_then(|path| {
@@ -306,6 +309,8 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
             let draft = lane.path(&draft);
             if !draft.is_file() {
                 report.error("no-draft-model", &worker.profile, format!("{} is no file", draft.display()));
+            } else if let Some(fault) = model_fault(&draft) {
+                report.error("not-a-model", &worker.profile, format!("{}: {fault}", draft.display()));
             }
         }
         let extra = extra_words(lane, profile).unwrap_or_default();

@@ -79,6 +79,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
         force: false,
         reserve: Reserve::Bytes(0),
         wait: Duration::from_secs(5),
+        tool: "test",
         packing_tool: None,
         target_architecture: None,
         build: None,

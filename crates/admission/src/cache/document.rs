@@ -1,5 +1,6 @@
 //! The document of a fresh entry.
 
+use b70_manifest::pack::ToolRecord;
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use b70_store::{Content, RelPath, Root, Sha256};
 use serde::Serialize;
@@ -10,8 +11,11 @@ use super::{ENTRY_FORMAT, ModelCache, PrepareRequest};
 use crate::documents::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known};
 use crate::error::AdmissionError;
 
-/// Key in [`CacheCopy::extra`] under which the source's identity is kept when nothing vouches for its digest.
+/// Key in [`CacheCopy::extra`] under which the identity of each source file is kept: whatever path leads to it finds the entry.
 pub(super) const IDENTITY: &str = "identity";
+
+/// Key in [`CacheEntry::extra`] of the packer that the model-pack manifest names.
+const SPEC_PACKER: &str = "spec_packing_tool";
 
 impl ModelCache {
     pub(super) fn entry(
@@ -37,9 +41,13 @@ impl ModelCache {
             cached_extra.insert(FILES.to_owned(), files);
         }
         if request.sha256.is_none() {
-            let identities: Vec<_> = request.source.files.iter().map(|f| f.identity).collect();
             source_extra.insert(SHA256_STATUS.to_owned(), UNVOUCHED.into());
-            source_extra.insert(IDENTITY.to_owned(), to_value(&identities));
+        }
+        let identities: Vec<_> = request.source.files.iter().map(|f| f.identity).collect();
+        source_extra.insert(IDENTITY.to_owned(), to_value(&identities));
+        let mut extra = Map::new();
+        if let Some(packer) = request.packing_tool {
+            extra.insert(SPEC_PACKER.to_owned(), to_value(packer));
         }
         let copy = |path: &std::path::Path, extra| CacheCopy {
             path: path.to_string_lossy().into_owned(),
@@ -60,7 +68,11 @@ impl ModelCache {
             created_utc: None,
             copy_seconds,
             copy_mib_per_second: size as f64 / f64::from(1 << 20) / copy_seconds.max(1e-9),
-            packing_tool: request.packing_tool.cloned(),
+            packing_tool: Some(ToolRecord {
+                path: request.tool.to_owned(),
+                revision: env!("CARGO_PKG_VERSION").into(),
+                extra: Map::new(),
+            }),
             runtime: Some(runtime(request.build)),
             driver: Some(driver(request.host)),
             target_architecture: Some(target(request)),
@@ -74,7 +86,7 @@ impl ModelCache {
                 verified_unix: now,
                 extra: Map::new(),
             },
-            extra: Map::new(),
+            extra,
         })
     }
 }
@@ -84,13 +96,14 @@ fn to_value<T: Serialize>(value: &T) -> Value {
 }
 
 fn runtime(build: Option<&Fingerprint>) -> CacheRuntime {
-    let absent = CacheRuntime {
-        commit: Known::Absent,
-        dirty: Known::Absent,
-        dirty_patch_sha256: Known::Absent,
+    // Nobody looked for one: that is not to say that there is none.
+    let unknown = CacheRuntime {
+        commit: Known::Unknown,
+        dirty: Known::Unknown,
+        dirty_patch_sha256: Known::Unknown,
         extra: Map::new(),
     };
-    build.map_or(absent, |build| CacheRuntime {
+    build.map_or(unknown, |build| CacheRuntime {
         commit: build.runtime.commit.clone(),
         dirty: build.runtime.dirty.clone(),
         dirty_patch_sha256: build.runtime.dirty_patch_sha256.clone(),
@@ -110,5 +123,5 @@ fn target(request: &PrepareRequest<'_>) -> String {
         Known::Absent => "absent",
         Known::Unknown => "unknown",
     });
-    request.target_architecture.or(built).unwrap_or("absent").to_owned()
+    request.target_architecture.or(built).unwrap_or("unknown").to_owned()
 }

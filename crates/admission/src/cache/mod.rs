@@ -19,12 +19,15 @@ mod warm;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_store::{EntryKind, Error, LockGuard, Progress, RelPath, Result, Root, Sha256, lock, open_or_create};
+use b70_store::{
+    EntryKind, Error, FileIdentity, LockGuard, Progress, RelPath, Result, Root, Scope, Sha256, lock, open_or_create,
+};
 pub use drop::{DropAction, DropPlan};
 pub use entry::{CacheStatus, Look};
+use prepare::recorded_identities;
 pub use prepare::{PrepareAction, PrepareRequest, Prepared, Reserve};
 pub use residency::resident_bytes;
-pub use source::{ModelSource, ModelSourceFile, model_sha256};
+pub use source::{ModelSource, ModelSourceFile, model_fault, model_sha256};
 pub use staging::{StagingReport, StagingVerdict};
 pub use warm::{Warmed, WarmedFile};
 
@@ -86,15 +89,26 @@ impl ModelCache {
         Ok(keys)
     }
 
-    /// The keys of the entries that were copied from this path, whatever is there now.
+    /// The keys of the entries that were copied from this path, whatever is there now, and of those whose source has
+    /// this very file under any path: any shard, and any link, stands for the model.
     pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, AdmissionError> {
         let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
         let wanted = absolute.to_string_lossy();
+        let there = FileIdentity::at(&absolute).ok();
         let mut found = Vec::new();
         for key in self.keys()? {
-            if let Ok(opened) = self.open_entry(&key)?
-                && opened.entry.source.path == wanted
-            {
+            let Ok(opened) = self.open_entry(&key)? else { continue };
+            let source = &opened.entry.source;
+            let is_it = |there: &FileIdentity| {
+                let recorded = recorded_identities(&opened.entry);
+                // The whole identity: a number may have gone to another file since.
+                recorded.iter().any(|was| was.differences(there, Scope::Disk).is_empty())
+                    || opened.files.iter().any(|file| {
+                        let path = Path::new(&source.path).with_file_name(file.name.as_path());
+                        FileIdentity::at(&path).is_ok_and(|now| now.same_file(there))
+                    })
+            };
+            if source.path == wanted || there.as_ref().is_some_and(is_it) {
                 found.push(key);
             }
         }

@@ -58,6 +58,8 @@ pub struct PrepareRequest<'a> {
     pub reserve: Reserve,
     /// How long to wait for another prepare of the same model.
     pub wait: Duration,
+    /// Name of the program that makes the entry; its version is this library's.
+    pub tool: &'a str,
     /// The packer that the model-pack manifest names.
     pub packing_tool: Option<&'a ToolRecord>,
     /// Architecture of the device, from the model-pack manifest.
@@ -123,7 +125,10 @@ impl ModelCache {
     pub fn prepare(&self, request: &PrepareRequest<'_>, how: &How<'_>) -> Result<Prepared, AdmissionError> {
         let start = Instant::now();
         let lock_name = request.sha256.map_or_else(
-            || format!("path-{}", Sha256::of(request.source.path().as_os_str().as_encoded_bytes())),
+            || {
+                let first = &request.source.files[0].identity;
+                format!("source-{:x}-{:x}", first.dev, first.ino)
+            },
             |key| key.to_string(),
         );
         let _lock = self.lock(&lock_name, "b70-cache prepare", request.wait, &how.progress)?;
@@ -173,21 +178,11 @@ impl ModelCache {
         Ok(Existing::Good(Box::new(opened), admission.trust, reasons))
     }
 
-    /// The key that an earlier prepare found for this very source, when its identity is still the same.
+    /// The key that an earlier prepare found for these very files, when their identity is still the same.
     fn unvouched_key(&self, source: &ModelSource) -> Result<Option<Sha256>, AdmissionError> {
-        let path = source.path().to_string_lossy();
         for key in self.keys()? {
             let Ok(Ok(opened)) = self.open_entry(&key) else { continue };
-            if opened.entry.source.path != path {
-                continue;
-            }
-            let recorded: Option<Vec<FileIdentity>> = opened
-                .entry
-                .source
-                .extra
-                .get(IDENTITY)
-                .and_then(|identity| serde_json::from_value(identity.clone()).ok());
-            let Some(recorded) = recorded else { continue };
+            let recorded = recorded_identities(&opened.entry);
             let same = recorded.len() == source.files.len()
                 && recorded.iter().zip(&source.files).all(|(r, f)| r.differences(&f.identity, Scope::Disk).is_empty());
             if same {
@@ -289,6 +284,12 @@ impl ModelCache {
     }
 }
 
+/// The recorded identities of the files an entry was copied from; none in entries of other tools.
+pub(super) fn recorded_identities(entry: &CacheEntry) -> Vec<FileIdentity> {
+    let recorded = entry.source.extra.get(IDENTITY);
+    recorded.and_then(|identity| serde_json::from_value(identity.clone()).ok()).unwrap_or_default()
+}
+
 fn reuse(
     request: &PrepareRequest<'_>,
     mut opened: Opened,
@@ -300,7 +301,6 @@ fn reuse(
     if unvouched && request.sha256.is_some() {
         // Somebody vouches now for what was only read before.
         opened.entry.source.extra.remove(SHA256_STATUS);
-        opened.entry.source.extra.remove(IDENTITY);
         write_entry(&opened.folder, &opened.entry)?;
     }
     Ok(Prepared {

@@ -2,9 +2,10 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use b70_gguf::{Impostor, OpenError, ShardName, SplitError, SplitModel};
 use b70_store::{Error, FileIdentity, RelPath, Result, Sha256, open_source};
 
 use crate::error::AdmissionError;
@@ -39,6 +40,23 @@ impl ModelSource {
         Ok(Self { files })
     }
 
+    /// Looks at the directories of the files. The bytes are copied as they are, so what concerns tensors alone (a type of
+    /// a newer ggml or of a fork, five dimensions) is a remark; what is no GGUF, or not whole, is refused.
+    pub fn inspect(&self) -> Result<Option<String>, AdmissionError> {
+        match SplitModel::open(self.path()) {
+            Ok(model) => {
+                let missing: u64 = model.files().iter().map(|file| file.owned().header.missing_padding_bytes()).sum();
+                Ok((missing > 0).then(|| {
+                    format!("{missing} bytes of padding after the last tensor are missing; servers do without")
+                }))
+            }
+            Err(SplitError::Open(OpenError::Format { path, source })) if source.defect().concerns_tensors() => {
+                Ok(Some(format!("{} is copied as it is, its tensors unchecked: {source}", path.display())))
+            }
+            Err(error) => Err(AdmissionError::Gguf { path: self.path().to_owned(), why: error.to_string() }),
+        }
+    }
+
     /// Sum of the sizes in bytes.
     pub fn size(&self) -> u64 {
         self.files.iter().map(|f| f.identity.size).sum()
@@ -64,36 +82,42 @@ fn open_one(path: PathBuf) -> Result<ModelSourceFile, AdmissionError> {
     Ok(ModelSourceFile { path, name, identity, file })
 }
 
-/// `PREFIX-%05d-of-%05d.gguf`, 1-based, as llama.cpp names shards; anything else is a file on its own.
-fn parse_shard(name: &[u8]) -> Option<(&[u8], u32, u32)> {
-    let stem = name.strip_suffix(b".gguf")?;
-    let number = |digits: &[u8]| -> Option<u32> {
-        (digits.len() == 5 && digits.iter().all(u8::is_ascii_digit))
-            .then(|| digits.iter().fold(0, |n, d| n * 10 + u32::from(d - b'0')))
-    };
-    let (head, count) = stem.split_at_checked(stem.len().checked_sub(5)?)?;
-    let head = head.strip_suffix(b"-of-")?;
-    let (prefix, no) = head.split_at_checked(head.len().checked_sub(5)?)?;
-    let prefix = prefix.strip_suffix(b"-")?;
-    Some((prefix, number(no)?, number(count)?))
-}
-
+/// The files of the model: the one, or all shards beside it.
 fn shard_names(path: &Path) -> Result<Vec<PathBuf>, AdmissionError> {
-    let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
-    let Some((prefix, no, count)) = parse_shard(name) else { return Ok(vec![path.to_path_buf()]) };
-    let broken = |why: String| AdmissionError::Split { path: path.to_path_buf(), why };
-    if no == 0 || no > count {
-        return Err(broken(format!("its name says shard {no} of {count}")));
-    }
-    let sibling = |no: u32| {
-        let mut name = prefix.to_vec();
-        name.extend_from_slice(format!("-{no:05}-of-{count:05}.gguf").as_bytes());
-        path.with_file_name(OsStr::from_bytes(&name))
-    };
-    let paths: Vec<PathBuf> = (1..=count).map(sibling).collect();
+    let name = path.file_name().and_then(OsStr::to_str).and_then(ShardName::parse);
+    let Some(name) = name.filter(|name| name.count > 1) else { return Ok(vec![path.to_path_buf()]) };
+    let shard = |number| path.with_file_name(ShardName { number, ..name.clone() }.to_string());
+    let paths: Vec<PathBuf> = (1..=name.count).map(shard).collect();
     let missing: Vec<String> =
         paths.iter().filter(|p| !p.exists()).filter_map(|p| Some(p.file_name()?.display().to_string())).collect();
-    if missing.is_empty() { Ok(paths) } else { Err(broken(format!("missing beside it: {}", missing.join(", ")))) }
+    if missing.is_empty() {
+        Ok(paths)
+    } else {
+        let why = format!("missing beside it: {}", missing.join(", "));
+        Err(AdmissionError::Split { path: path.to_path_buf(), why })
+    }
+}
+
+/// What makes a file unfit to be named as a server's model, by its name and its first bytes alone: a later shard, or
+/// something else in a model's place.
+pub fn model_fault(path: &Path) -> Option<String> {
+    let shard = path.file_name().and_then(OsStr::to_str).and_then(ShardName::parse);
+    if let Some(shard) = shard.filter(|shard| shard.number > 1) {
+        let first = ShardName { number: 1, ..shard.clone() };
+        return Some(format!("it is shard {} of {}; a server is given the first, {first}", shard.number, shard.count));
+    }
+    let mut start = Vec::new();
+    open_source(path).ok()?.take(64).read_to_end(&mut start).ok()?;
+    if start.starts_with(b"GGUF") {
+        return None;
+    }
+    Some(match Impostor::of(&start) {
+        Some(what) => format!("it is {}, expected a GGUF model ({})", what.name(), what.remedy()),
+        None => format!(
+            "it begins with '{}', expected 'GGUF'",
+            start.iter().take(4).map(|byte| byte.escape_ascii().to_string()).collect::<String>()
+        ),
+    })
 }
 
 /// The digest that identifies a model: of one file its own; of shards SHA-256 over, in shard order, file name, NUL and
@@ -115,24 +139,6 @@ pub fn model_sha256<'a>(files: impl IntoIterator<Item = (&'a RelPath, Sha256)>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_exact_form_names_a_shard() {
-        assert_eq!(parse_shard(b"m-00002-of-00003.gguf"), Some((&b"m"[..], 2, 3)));
-        assert_eq!(parse_shard(b"a-b-00001-of-00001.gguf"), Some((&b"a-b"[..], 1, 1)));
-        for other in [
-            "m.gguf",
-            "m-0001-of-00003.gguf",
-            "m-00001-of-0003.gguf",
-            "m-00001-of-00003.bin",
-            "m00001-of-00003.gguf",
-            "-of-00003.gguf",
-            ".gguf",
-            "",
-        ] {
-            assert_eq!(parse_shard(other.as_bytes()), None, "{other}");
-        }
-    }
 
     #[test]
     fn names_are_part_of_a_split_models_digest() {

@@ -29,7 +29,9 @@ fn accepted(directory: &Directory<'_>, bytes: &[u8], file_len: u64) {
     assert!(header.directory_bytes <= header.data_offset && header.data_offset <= file_len);
     assert_eq!(header.tensor_count, directory.tensors().len() as u64);
     assert_eq!(header.metadata_count, directory.metadata().len() as u64);
-    assert_eq!(header.data_offset + header.data_bytes + header.trailing_bytes(), file_len);
+    let (trailing, missing) = (header.trailing_bytes(), header.missing_padding_bytes());
+    assert_eq!(header.data_offset + header.data_bytes + trailing, file_len + missing);
+    assert!((trailing == 0 || missing == 0) && missing < u64::from(header.alignment));
 
     for entry in directory.metadata() {
         assert!(!entry.key_bytes().is_empty());
@@ -61,7 +63,7 @@ fn accepted(directory: &Directory<'_>, bytes: &[u8], file_len: u64) {
         let _ = (info.elements(), info.name_lossy());
         let padded = tensor.size_bytes().next_multiple_of(u64::from(header.alignment));
         end = end.checked_add(padded).expect("accepted sizes fit");
-        assert!(end <= file_len, "every tensor lies in the file, padding included");
+        assert!(tensor.absolute_offset() + tensor.size_bytes() <= file_len, "every tensor lies in the file");
     }
     assert_eq!(end, header.data_offset + header.data_bytes);
 }
