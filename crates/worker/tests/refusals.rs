@@ -149,7 +149,8 @@ fn a_model_larger_than_memory_blocks_unless_that_is_allowed() {
     let mut bench = Bench::new(1, "");
     // A hole of 64 TiB: no machine has that, and no disk is filled.
     let model = bench.dir.path().join("model.gguf");
-    let file = fs::File::create(&model).unwrap();
+    fs::write(&model, b"GGUF").unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&model).unwrap();
     if file.set_len(64 << 40).is_err() {
         // Some file systems end at 16 TiB.
         file.set_len(15 << 40).unwrap();
