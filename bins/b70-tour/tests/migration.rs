@@ -93,16 +93,11 @@ struct Tree {
 }
 
 impl Tree {
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let ram = tempfile::Builder::new().prefix("b70-migration-").tempdir_in("/dev/shm").expect("a tmpfs");
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("models")).expect("made");
-        std::os::unix::fs::symlink(ram.path(), at("ram")).expect("linked");
         model(&at("models/target.gguf"), 1);
         model(&at("models/draft.gguf"), 2);
         let (target, draft) = (sha256(&at("models/target.gguf")), sha256(&at("models/draft.gguf")));
@@ -235,6 +230,10 @@ fn pack_set(folder: &Path, target: Sha256Hex) -> PathBuf {
         })
         .collect();
     let _ = fs::remove_file(set.join("SHA256SUMS"));
+    // What the kit keeps beside sets, and upstream does not.
+    for name in [".locks", ".receipts"] {
+        let _ = fs::remove_dir_all(folder.join("packs").join(name));
+    }
     let text = fs::read(set.join("manifest.json")).expect("written before");
     write(
         &set.join("deep-validation.json"),
@@ -393,6 +392,7 @@ fn the_page_is_true_line_by_line() {
     assert!(commands.len() >= 18, "{} commands", commands.len());
     for (command, code) in &commands {
         let command = command.replace("PACK_KEY", &tree.pack_key.to_string());
+        let command = command.replace("RAM", &tree.ram.path().to_string_lossy());
         let words: Vec<&str> = command.split_whitespace().collect();
         let set_before = words.contains(&"prepare").then(|| snapshot(&tree.set, ""));
         let out = run(tree.folder.path(), &words);
@@ -409,13 +409,50 @@ fn the_page_is_true_line_by_line() {
     for name in after.keys().filter(|name| !before.contains_key(*name)) {
         let known = ["state/", "leases/"].iter().any(|folder| name.starts_with(folder))
             || name.contains("deep-validation")
-            || name.contains(".lock")
+            || [".lock", "/.receipts/"].iter().any(|part| name.contains(part))
             || name.contains("/.b70-");
         assert!(known, "{name} is new");
     }
     let ram_after = snapshot(tree.ram.path(), "");
     for (name, was) in ram_before.iter().filter(|(name, _)| !name.ends_with("cache-entry.json")) {
         assert!(ram_after.get(name) == Some(was), "{name} was changed");
+    }
+}
+
+#[test]
+fn the_tests_that_the_page_names_exist() {
+    fn names(folder: &Path, found: &mut std::collections::BTreeSet<String>) {
+        for entry in fs::read_dir(folder).expect("a folder of the repository").flatten() {
+            let path = entry.path();
+            if path.is_dir() && entry.file_name() != "target" {
+                names(&path, found);
+            } else if path.extension().is_some_and(|end| end == "rs") {
+                let text = fs::read_to_string(&path).expect("a source file");
+                let tests = text.split("#[test]\n").skip(1);
+                let name = |test: &str| Some(test.split_once("fn ")?.1.split_once('(')?.0.to_owned());
+                found.extend(tests.filter_map(name));
+            }
+        }
+    }
+    let mut known = std::collections::BTreeSet::new();
+    for folder in ["crates", "bins"] {
+        names(&repository().join(folder), &mut known);
+    }
+    let page = fs::read_to_string(repository().join("docs/migration.md")).expect("the page");
+    let named: Vec<&str> = page
+        .split("<!-- test: ")
+        .skip(1)
+        .filter_map(|rest| rest.split_once(" -->"))
+        .flat_map(|(names, _)| names.split(", "))
+        .collect();
+    assert!(named.len() >= 14, "{named:?}");
+    for name in named {
+        assert!(known.contains(name), "no test is called {name}");
+    }
+    // Each bullet of the last two sections is shown by a test.
+    let last = page.split_once("## Servers that the scripts started").expect("the section").1;
+    for bullet in last.split("\n- ").skip(1) {
+        assert!(bullet.contains("<!-- test: "), "no test is named: {bullet}");
     }
 }
 
@@ -431,7 +468,10 @@ fn what_is_there_is_used() {
     let prepared = json(&[&prepare[..], &spec].concat());
     assert_eq!((&prepared["packed"], &prepared["reused"]), (&json!(0), &json!(2)), "{prepared:#}");
     let status = json(&["b70-worker", "status"]);
-    assert_eq!(status["workers"][0]["pid_state"], "stale", "{status:#}");
+    assert_eq!(
+        (&status["workers"][0]["pid_state"], &status["workers"][0]["record"]),
+        (&json!("absent"), &json!("upstream"))
+    );
     let verified = json(&[&["b70-cache", "verify", "--role", "target"], &spec[..]].concat());
     assert_eq!(verified["entries"][0]["valid"], true, "{verified:#}");
     let path = run(tree.folder.path(), &[&["b70-cache", "path", "--role", "target"], &spec[..]].concat());
