@@ -146,12 +146,13 @@ pub(crate) fn prepare(
         revision: serde_json::to_value(&spec.packing_tool.revision).unwrap_or_default(),
         extra: serde_json::Map::new(),
     });
-    let mut sources = Vec::new();
+    let (mut sources, mut remarks) = (Vec::new(), Vec::new());
     for target in &selection.targets {
         let Some(model) = &target.model else { continue };
         let (source, remark) = open_model(model, target.size)?;
         if let Some(remark) = remark {
             context.ui.note(&shown(&remark));
+            remarks.push(remark);
         }
         sources.push((target, source));
     }
@@ -187,7 +188,7 @@ pub(crate) fn prepare(
         entries.push(prepared?);
     }
     let text = entries.iter().map(|entry| prepared_text(context, entry)).collect::<String>();
-    Output::ok(&Document::of_cache(PreparedEntries { status: "ready", entries }), text)
+    Output::ok(&Document::of_cache(PreparedEntries { status: "ready", entries, remarks }), text)
 }
 
 /// The model, once it is known to be whole, and a remark about it: half a model is not worth its memory.

@@ -526,7 +526,7 @@ fn shard(number: u64, count: u64, type_id: u32, dimensions: u32) -> Vec<u8> {
         [text("split.tensors.count"), 5_u32.to_le_bytes().to_vec(), (count as i32).to_le_bytes().to_vec()].concat(),
     );
     bytes.extend([text(&format!("blk.{number}.w")), dimensions.to_le_bytes().to_vec()].concat());
-    bytes.extend((0..dimensions).flat_map(|_| 32_u64.to_le_bytes()));
+    bytes.extend((0..dimensions).flat_map(|axis| if axis < 2 { 32_u64 } else { 1 }.to_le_bytes()));
     bytes.extend([&type_id.to_le_bytes()[..], &0_u64.to_le_bytes()].concat());
     bytes.resize(bytes.len().next_multiple_of(32), 0);
     bytes.extend((0..576).map(|i| (i + number) as u8));
@@ -559,12 +559,39 @@ fn any_shard_and_any_path_to_it_finds_the_entry() {
         let (code, again) = bench.run(&["prepare", "--no-measure", "--model", text(&model)]);
         assert_eq!((code, &again["entries"][0]["action"]), (0, &"reused".into()), "{again}");
     }
+    // Other names are another model, since names are part of its digest.
+    for number in 0..3 {
+        let name = format!("snap/other-{:05}-of-00003.gguf", number + 1);
+        std::os::unix::fs::symlink(blobs.join(format!("b{number}")), bench.dir.path().join(name)).expect("linked");
+    }
+    let other = bench.dir.path().join("snap/other-00001-of-00003.gguf");
+    let (code, copied) = bench.run(&["prepare", "--no-measure", "--model", text(&other)]);
+    assert_eq!((code, &copied["entries"][0]["action"]), (0, &"copied".into()), "{copied}");
     // Another file of the same name elsewhere is another model, and so is one that got the number of a removed file.
     std::fs::write(bench.dir.path().join("m-00001-of-00003.gguf"), shard(0, 3, 2, 2)).expect("written");
     assert_eq!(bench.run(&["path", "--model", text(&bench.dir.path().join("m-00001-of-00003.gguf"))]).0, 1);
     std::fs::write(blobs.join("b1"), shard(7, 3, 2, 2)).expect("changed");
     let (code, found) = bench.run(&["drop", "--execute", "--model", text(&name("current", 3))]);
     assert_eq!(code, 0, "{found}");
+}
+
+#[test]
+fn a_second_file_of_the_same_bytes_finds_the_entry_and_a_replaced_one_does_not() {
+    let bench = Bench::new();
+    let (one, two) = (bench.model("one.gguf", 1), bench.dir.path().join("two.gguf"));
+    std::fs::copy(&one, &two).expect("copied");
+    let prepare = |model: &Path| bench.run(&["prepare", "--no-measure", "--model", text(model)]);
+    assert_eq!(prepare(&one).0, 0);
+    assert_eq!(bench.run(&["path", "--model", text(&two)]).0, 1, "nobody has looked at it");
+    let (code, again) = prepare(&two);
+    assert_eq!((code, &again["entries"][0]["action"]), (0, &"reused".into()), "{again}");
+    assert_eq!(bench.run(&["path", "--model", text(&two)]).0, 0);
+    // Another model in the first one's place: its own entry alone is found from now on.
+    std::fs::rename(bench.model("new.gguf", 2), &one).expect("replaced");
+    assert_eq!(prepare(&one).0, 0);
+    let (code, found) = bench.run(&["path", "--model", text(&one)]);
+    assert_eq!((code, found["entries"].as_array().map(Vec::len)), (0, Some(1)), "{found}");
+    assert_eq!(found["entries"][0]["key"], digest(&one).to_string());
 }
 
 #[test]
@@ -578,10 +605,16 @@ fn tensors_that_the_kit_cannot_size_are_copied_with_a_remark() {
         assert_eq!(code, 0, "{type_id} {dimensions}: {prepared}");
         let said = bench.command(&["prepare", "--no-measure", "--model", text(&model)]).output().expect("it runs");
         assert!(String::from_utf8_lossy(&said.stderr).contains("copied as it is"), "{said:?}");
-        // What is no GGUF, or ends in its directory, is none of that.
-        bytes.truncate(60);
-        std::fs::write(&model, &bytes).expect("written");
-        assert_eq!(bench.run(&["prepare", "--no-measure", "--model", text(&model)]).0, 2, "cut short");
+        assert!(prepared["remarks"][0].as_str().is_some_and(|remark| remark.contains("copied as it is")), "{prepared}");
+        // What is no GGUF, or ends in its directory or before its data, is none of that.
+        let whole = bytes.len();
+        for cut in [60, whole - 577, whole - 640] {
+            bytes.truncate(cut);
+            std::fs::write(&model, &bytes).expect("written");
+            let (code, refused) = bench.run(&["prepare", "--no-measure", "--model", text(&model)]);
+            assert_eq!(code, 2, "{type_id} {dimensions}, cut at {cut} of {whole}: {refused}");
+            bytes = shard(0, 1, type_id, dimensions);
+        }
     }
 }
 

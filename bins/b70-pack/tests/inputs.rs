@@ -10,6 +10,23 @@ use common::{Lab, fixtures, run, string, text};
 use serde_json::{Value, json};
 
 #[test]
+fn a_missing_last_padding_is_a_remark() {
+    let lab = Lab::new();
+    let tensors = [(&b"blk.0.ffn_up.weight"[..], b70_gguf::types::Q4_0, &[64_u64, 17][..])];
+    fs::remove_file(&lab.model).expect("removed");
+    write_model(&lab.model, &tensors);
+    let bytes = std::fs::read(&lab.model).expect("a model");
+    std::fs::write(&lab.model, &bytes[..bytes.len() - 1]).expect("cut");
+    let inspected = run(["inspect", "--json", "--model", text(&lab.model)]).exits(0).json();
+    assert!(
+        inspected["remarks"][0].as_str().is_some_and(|remark| remark.contains("1 bytes of padding")),
+        "{inspected}"
+    );
+    std::fs::write(&lab.model, &bytes[..bytes.len() - 32]).expect("cut");
+    run(["inspect", "--json", "--model", text(&lab.model)]).exits(2);
+}
+
+#[test]
 fn the_lab_plan_gives_the_published_keys() {
     let known: Value =
         serde_json::from_slice(&fs::read(fixtures().join("vectors/qwen27-keys.json")).expect("a fixture"))

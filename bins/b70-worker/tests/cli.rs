@@ -118,6 +118,28 @@ fn a_document_error_does_not_hide_missing_files() {
 }
 
 #[test]
+fn a_target_that_is_no_model_or_a_later_shard_is_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, bytes, says) in [
+        ("m-00002-of-00003.gguf", &b"GGUF"[..], "the first, m-00001-of-00003.gguf"),
+        ("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\noid sha256:4\n", "git lfs pull"),
+        ("page.gguf", b"<!doctype html>", "/resolve/"),
+        ("error.gguf", b"{\"error\":\"Repository not found\"}", "download again"),
+        ("old.gguf", b"tjgg\x03\0\0\0", "GGJT"),
+        ("other.gguf", b"\x00\x01\x02\x03", "expected 'GGUF'"),
+        ("empty.gguf", b"", "expected 'GGUF'"),
+    ] {
+        fs::write(dir.path().join(name), bytes).unwrap();
+        let _ = fs::remove_file(dir.path().join("workers.json"));
+        assert_eq!(worker(dir.path(), &["init", "--gpus", "0", "--model", name, "--binary", "/bin/true"]).1, 0);
+        for command in ["validate", "start"] {
+            let (found, code) = worker(dir.path(), &[command, "--no-gpu"]);
+            assert!(code == 1 && found.to_string().contains(says), "{command} {name}: {found:#}");
+        }
+    }
+}
+
+#[test]
 fn a_starter_file_is_valid_and_renders_in_every_form() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("m.gguf"), "GGUF").unwrap();

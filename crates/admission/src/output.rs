@@ -56,6 +56,9 @@ pub struct PreparedEntries {
     pub status: &'static str,
     /// In the order asked for.
     pub entries: Vec<Prepared>,
+    /// What was left unchecked in the models, for each that has something.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 /// An admitted copy and its path.

@@ -251,7 +251,7 @@ impl Impostor {
         let safetensors = prefix.get(8) == Some(&b'{') && prefix[5..8] == [0; 3];
         Some(match prefix {
             _ if starts(b"version https://git-lfs.github.com/spec/") => Self::GitLfsPointer,
-            _ if [&b"<!doctype"[..], b"<html", b"<?xml", b"<head"].iter().any(|word| starts(word)) => Self::Html,
+            _ if [&b"<!doctype"[..], b"<html", b"<head"].iter().any(|word| starts(word)) => Self::Html,
             // Numbers that were written as integers: their letters stand in the other order.
             [b'l' | b'f' | b'a', b'm' | b'l', b'g', b'g', ..] | [b't', b'j', b'g', b'g', ..] => Self::Ggml,
             [b'P', b'K', 3, 4, ..] => Self::Zip,
@@ -301,6 +301,9 @@ impl Defect {
                 | Self::PartialBlock { .. }
                 | Self::RowSizeWraps { .. }
                 | Self::OffsetMismatch { .. }
+                | Self::NegativeDimension { .. }
+                | Self::ElementCountOverflow { .. }
+                | Self::TensorSizeOverflow { .. }
         )
     }
 

@@ -118,58 +118,73 @@ impl GgufFile {
 
     /// Opens a file and reads its directory if it needs no more than `limit` bytes.
     pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<Self, OpenError> {
-        let path = path.as_ref();
-        let io = |operation| move |source| OpenError::Io { path: path.to_owned(), operation, source };
-
-        // Non-blocking, so that a FIFO answers at once; regular files do not know the difference.
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path).map_err(io("open"))?;
-        let before = file.metadata().map_err(io("examine"))?;
-        if let Some(found) = not_a_file(before.file_type()) {
-            return Err(OpenError::NotAFile { path: path.to_owned(), found });
-        }
-        let file_len = before.len();
-        if file_len == 0 {
-            return Err(OpenError::Empty { path: path.to_owned() });
-        }
-
-        let mut prefix = Vec::new();
-        let mut target = FIRST_READ;
-        let mut walked = Walked::default();
-        let owned = loop {
-            extend(&mut prefix, &file, path, target.min(file_len).min(limit), file_len)?;
-            match parse::directory(&prefix, file_len, &mut walked) {
-                Ok(directory) => {
-                    let used = directory.header().directory_bytes;
-                    let owned = directory.to_owned_directory();
-                    // Lossless: the directory was read from the prefix.
-                    prefix.truncate(used as usize);
-                    break owned;
-                }
-                Err(error) => match error.needed_bytes() {
-                    None => return Err(OpenError::Format { path: path.to_owned(), source: error }),
-                    Some(needed) if needed > limit => {
-                        return Err(OpenError::DirectoryTooLarge { path: path.to_owned(), needed, limit });
-                    }
-                    // By shares of what there is, so that the work of starting over stays below that of some passes, and
-                    // little is read in vain.
-                    Some(needed) => {
-                        let len = prefix.len() as u64;
-                        target = len.saturating_add((len / 4).max(FIRST_READ)).max(needed);
-                    }
-                },
-            }
-        };
+        let (file, mut prefix, walked, owned) = read_directory(path.as_ref(), limit, |bytes, file_len, walked| {
+            parse::directory(bytes, file_len, walked).map(|directory| directory.to_owned_directory())
+        })?;
+        // Lossless: the directory was read from the prefix.
+        prefix.truncate(owned.header.directory_bytes as usize);
         prefix.shrink_to_fit();
-
-        let after = file.metadata().map_err(io("examine"))?.len();
-        if after != file_len {
-            return Err(OpenError::Changed { path: path.to_owned(), before: file_len, after });
-        }
-        Ok(Self { path: path.to_owned(), file, prefix, walked, owned })
+        Ok(Self { path: path.as_ref().to_owned(), file, prefix, walked, owned })
     }
 
+    /// Checks no more of a file than a program needs that copies it: magic, version, that the directory's parts lie in the
+    /// file, and that no tensor reaches past its end, as far as sizes are known. Types may be unknown.
+    pub fn check_bounds(path: impl AsRef<Path>) -> Result<(), OpenError> {
+        read_directory(path.as_ref(), DEFAULT_DIRECTORY_LIMIT, parse::bounds).map(|_| ())
+    }
+}
+
+/// Opens a file and reads as much of its start as `parse` needs.
+fn read_directory<T>(
+    path: &Path,
+    limit: u64,
+    parse: impl Fn(&[u8], u64, &mut Walked) -> Result<T, GgufError>,
+) -> Result<(File, Vec<u8>, Walked, T), OpenError> {
+    let io = |operation| move |source| OpenError::Io { path: path.to_owned(), operation, source };
+
+    // Non-blocking, so that a FIFO answers at once; regular files do not know the difference.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(io("open"))?;
+    let before = file.metadata().map_err(io("examine"))?;
+    if let Some(found) = not_a_file(before.file_type()) {
+        return Err(OpenError::NotAFile { path: path.to_owned(), found });
+    }
+    let file_len = before.len();
+    if file_len == 0 {
+        return Err(OpenError::Empty { path: path.to_owned() });
+    }
+
+    let mut prefix = Vec::new();
+    let mut target = FIRST_READ;
+    let mut walked = Walked::default();
+    let parsed = loop {
+        extend(&mut prefix, &file, path, target.min(file_len).min(limit), file_len)?;
+        match parse(&prefix, file_len, &mut walked) {
+            Ok(parsed) => break parsed,
+            Err(error) => match error.needed_bytes() {
+                None => return Err(OpenError::Format { path: path.to_owned(), source: error }),
+                Some(needed) if needed > limit => {
+                    return Err(OpenError::DirectoryTooLarge { path: path.to_owned(), needed, limit });
+                }
+                // By shares of what there is, so that the work of starting over stays below that of some passes, and
+                // little is read in vain.
+                Some(needed) => {
+                    let len = prefix.len() as u64;
+                    target = len.saturating_add((len / 4).max(FIRST_READ)).max(needed);
+                }
+            },
+        }
+    };
+
+    let after = file.metadata().map_err(io("examine"))?.len();
+    if after != file_len {
+        return Err(OpenError::Changed { path: path.to_owned(), before: file_len, after });
+    }
+    Ok((file, prefix, walked, parsed))
+}
+
+impl GgufFile {
     /// The path as given.
     pub fn path(&self) -> &Path {
         &self.path

@@ -387,6 +387,38 @@ fn tensor_size(
     ty.tensor_bytes(&dims).ok_or_else(overflow)
 }
 
+/// Whether the directory's parts lie in the file and no tensor starts past its end, or ends there as far as its size is
+/// known: what a program needs to know that copies a model whose tensors it cannot judge.
+pub(crate) fn bounds(bytes: &[u8], file_len: u64, walked: &mut Walked) -> Result<()> {
+    let mut cursor = Cursor { bytes, pos: 0, file_len };
+    preamble(&mut cursor)?;
+    let (tensor_count, metadata_count) = counts(&mut cursor)?;
+    let metadata = metadata(&mut cursor, metadata_count, walked)?;
+    let alignment = alignment(&metadata)?;
+    let mut last = None;
+    for _ in 0..tensor_count {
+        let at = cursor.at();
+        let name = cursor.string(Field::TensorName)?;
+        let dimensions = cursor.u32(Field::DimensionCount)?;
+        let mut shape = Vec::new();
+        for _ in 0..dimensions {
+            shape.push(cursor.u64(Field::Dimension)?);
+        }
+        let kind = u32::try_from(cursor.i32(Field::TensorType)?).ok().and_then(types::by_id);
+        let offset = cursor.u64(Field::TensorOffset)?;
+        let end = offset.saturating_add(kind.and_then(|kind| kind.tensor_bytes(&shape)).unwrap_or(0));
+        if last.is_none_or(|(_, most, _)| end > most) {
+            last = Some((name, end, at));
+        }
+    }
+    let Some((name, end, at)) = last else { return Ok(()) };
+    let needed = cursor.at().next_multiple_of(u64::from(alignment)).saturating_add(end);
+    if needed > file_len {
+        return Err(GgufError::new(at, Defect::DataTruncated { name: label(name), needed, file_len }));
+    }
+    Ok(())
+}
+
 /// Where the data starts and how long it is (padding included), after checking that every tensor lies
 /// where the sizes before it put it and that the file holds them all.
 fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) -> Result<(u64, u64)> {

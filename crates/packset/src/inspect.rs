@@ -36,6 +36,9 @@ pub struct Inspection {
     pub skipped: Vec<SkippedTensor>,
     /// What keeps the plan from being carried out.
     pub problems: Vec<String>,
+    /// What is unusual about the model and keeps nothing from being done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 /// Whether a plan could be carried out.
@@ -104,5 +107,6 @@ pub fn inspect(model: &Model, plan: &Plan, layout: &dyn Layout) -> Result<Inspec
             .collect(),
         skipped: selection.skipped,
         problems: problems.iter().map(ToString::to_string).collect(),
+        remarks: model.remarks(),
     })
 }

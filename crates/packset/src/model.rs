@@ -130,6 +130,20 @@ impl Model {
         facts
     }
 
+    /// What is unusual about the files and does not matter here.
+    pub(crate) fn remarks(&self) -> Vec<String> {
+        let missing = self.split.files().iter().map(|file| (file.path(), file.owned().header.missing_padding_bytes()));
+        missing
+            .filter(|(_, bytes)| *bytes > 0)
+            .map(|(path, bytes)| {
+                format!(
+                    "{}: {bytes} bytes of padding after the last tensor are missing; servers do without",
+                    path.display()
+                )
+            })
+            .collect()
+    }
+
     /// Refuses when a file was written to since it was opened: what was read is then of no known model.
     pub(crate) fn check_unchanged(&self) -> Result<(), PackError> {
         for (file, opened) in self.split.files().iter().zip(&self.opened) {

@@ -55,6 +55,9 @@ fn inspection_text(ui: &Ui, inspection: &Inspection) -> String {
         text.push_str(&ui.paint(Style::Dim, &line));
         text.push('\n');
     }
+    for remark in &inspection.remarks {
+        text.push_str(&format!("  remark: {}\n", shown(remark)));
+    }
     for problem in &inspection.problems {
         text.push_str(&format!("  {} {}\n", ui.paint(Style::Bad, "problem:"), shown(problem)));
     }

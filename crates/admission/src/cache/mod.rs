@@ -89,30 +89,33 @@ impl ModelCache {
         Ok(keys)
     }
 
-    /// The keys of the entries that were copied from this path, whatever is there now, and of those whose source has
-    /// this very file under any path: any shard, and any link, stands for the model.
+    /// The keys of the entries that were copied from this very file, under whatever path: any shard, and any link, stands
+    /// for the model. Without one, the keys of those that were copied from this path, whatever is there now.
     pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, AdmissionError> {
         let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
         let wanted = absolute.to_string_lossy();
         let there = FileIdentity::at(&absolute).ok();
-        let mut found = Vec::new();
+        let (mut found, mut by_name) = (Vec::new(), Vec::new());
         for key in self.keys()? {
             let Ok(opened) = self.open_entry(&key)? else { continue };
             let source = &opened.entry.source;
             let is_it = |there: &FileIdentity| {
                 let recorded = recorded_identities(&opened.entry);
                 // The whole identity: a number may have gone to another file since.
+                // Entries of other tools and of kit 0.1 have none: what stands at their source's place now.
+                let now = |name: &RelPath| FileIdentity::at(&Path::new(&source.path).with_file_name(name.as_path()));
                 recorded.iter().any(|was| was.differences(there, Scope::Disk).is_empty())
-                    || opened.files.iter().any(|file| {
-                        let path = Path::new(&source.path).with_file_name(file.name.as_path());
-                        FileIdentity::at(&path).is_ok_and(|now| now.same_file(there))
-                    })
+                    || recorded.is_empty()
+                        && opened.files.iter().any(|file| now(&file.name).is_ok_and(|now| now.same_file(there)))
             };
-            if source.path == wanted || there.as_ref().is_some_and(is_it) {
+            if there.as_ref().is_some_and(is_it) {
                 found.push(key);
+            } else if source.path == wanted {
+                by_name.push(key);
             }
         }
-        Ok(found)
+        // A file that is there now is that file, whatever was copied from its name before.
+        Ok(if found.is_empty() { by_name } else { found })
     }
 
     fn lock(&self, name: &str, holder: &str, wait: Duration, progress: &Progress<'_>) -> Result<Option<LockGuard>> {

@@ -144,11 +144,31 @@ impl ModelCache {
                 Existing::Damaged(why) => damage = Some(why),
                 Existing::Good(..) if request.force => {}
                 Existing::Good(opened, trust, reasons) => {
+                    self.also_from(request.source, &key)?;
                     return reuse(request, *opened, trust, reasons, start);
                 }
             }
         }
-        self.copy(request, damage, how, start)
+        let prepared = self.copy(request, damage, how, start)?;
+        if prepared.action == PrepareAction::Reused {
+            self.also_from(request.source, &prepared.key)?;
+        }
+        Ok(prepared)
+    }
+
+    /// Records another source of the same bytes, so that its path finds the entry, too.
+    fn also_from(&self, source: &ModelSource, key: &Sha256) -> Result<(), AdmissionError> {
+        if self.keys_of_source(source.path())?.contains(key) {
+            return Ok(());
+        }
+        if let Ok(mut opened) = self.open_entry(key)? {
+            let mut identities = recorded_identities(&opened.entry);
+            identities.extend(source.files.iter().map(|file| file.identity));
+            let identities = serde_json::to_value(&identities).expect("it has string keys only");
+            opened.entry.source.extra.insert(IDENTITY.to_owned(), identities);
+            write_entry(&opened.folder, &opened.entry)?;
+        }
+        Ok(())
     }
 
     /// Whether the entry is good, by its receipt or else by reading it.
@@ -183,9 +203,11 @@ impl ModelCache {
         for key in self.keys()? {
             let Ok(Ok(opened)) = self.open_entry(&key) else { continue };
             let recorded = recorded_identities(&opened.entry);
-            let same = recorded.len() == source.files.len()
-                && recorded.iter().zip(&source.files).all(|(r, f)| r.differences(&f.identity, Scope::Disk).is_empty());
-            if same {
+            // The names of shards are part of the digest.
+            let names = opened.files.iter().map(|file| &file.name).eq(source.files.iter().map(|file| &file.name));
+            let known =
+                |identity: &FileIdentity| recorded.iter().any(|was| was.differences(identity, Scope::Disk).is_empty());
+            if (names || source.files.len() == 1) && source.files.iter().all(|file| known(&file.identity)) {
                 return Ok(Some(key));
             }
         }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use b70_gguf::{Impostor, OpenError, ShardName, SplitError, SplitModel};
+use b70_gguf::{GgufFile, Impostor, OpenError, ShardName, SplitError, SplitModel};
 use b70_store::{Error, FileIdentity, RelPath, Result, Sha256, open_source};
 
 use crate::error::AdmissionError;
@@ -51,6 +51,10 @@ impl ModelSource {
                 }))
             }
             Err(SplitError::Open(OpenError::Format { path, source })) if source.defect().concerns_tensors() => {
+                for file in &self.files {
+                    GgufFile::check_bounds(&file.path)
+                        .map_err(|error| AdmissionError::Gguf { path: file.path.clone(), why: error.to_string() })?;
+                }
                 Ok(Some(format!("{} is copied as it is, its tensors unchecked: {source}", path.display())))
             }
             Err(error) => Err(AdmissionError::Gguf { path: self.path().to_owned(), why: error.to_string() }),

@@ -43,7 +43,7 @@ pub struct CacheEntry {
     /// Rate of the copy in MiB per second.
     #[schemars(range(min = 0.0), example = 1117.4)]
     pub copy_mib_per_second: f64,
-    /// The packer the model-pack manifest names.
+    /// The program that made the entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packing_tool: Option<ToolRecord>,
     /// The llama.cpp source tree beside which the copy was made.
