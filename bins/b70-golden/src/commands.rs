@@ -54,7 +54,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
             for reason in &report.reasons {
                 ui.note(&format!("{} {}", ui.paint_error(Style::Warn, "warning:"), shown(reason)));
             }
-            Some(report.fingerprint.sha256)
+            report.fingerprint.sha256.value().copied()
         }
         _ => None,
     };

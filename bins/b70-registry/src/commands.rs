@@ -112,7 +112,7 @@ fn take(
 
 fn fingerprint_text(context: &Context<'_>, report: &FingerprintReport) -> String {
     let f = &report.fingerprint;
-    let mut text = format!("{}\n", f.sha256);
+    let mut text = format!("{}\n", known(&f.sha256));
     let dirty = match &f.runtime.dirty {
         Known::Value(true) => format!(", with changes {}", known(&f.runtime.dirty_patch_sha256)),
         Known::Value(false) => ", unchanged".to_owned(),
@@ -178,7 +178,7 @@ pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterAr
             packer_revision: args.packer_revision,
             layout: args.layout,
             kernel_abi: args.kernel_abi,
-            build_fingerprint_sha256: build.map(|report| report.fingerprint.sha256),
+            build_fingerprint_sha256: build.and_then(|report| report.fingerprint.sha256.value().copied()),
         },
         Duration::from_secs(args.wait),
     )?;

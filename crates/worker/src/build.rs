@@ -39,8 +39,8 @@ impl BuildFingerprint {
         found.extra.retain(|name, _| !OF_THE_REPORT.contains(&name.as_str()));
         let differs = |why: String| WorkerError::OtherBuild { path: path.clone(), why };
         let whole = fingerprint_sha256(&found).map_err(|e| differs(e.to_string()))?;
-        if whole != found.sha256 {
-            return Err(differs(format!("it says sha256 {}, and its content has {whole}", found.sha256)));
+        if let Some(said) = found.sha256.value().filter(|said| **said != whole) {
+            return Err(differs(format!("it says sha256 {said}, and its content has {whole}")));
         }
         let executables = BTreeMap::from([(executable.to_owned(), digests.binary)]);
         for (there, here) in [(&found.binaries, &executables), (&found.libraries, &digests.libraries)] {
@@ -50,8 +50,11 @@ impl BuildFingerprint {
                 }
             }
         }
-        Ok(match found.binaries.get(executable) {
-            Some(Known::Value(_)) => Self::Known(found.sha256),
+        Ok(match (found.binaries.get(executable), found.sha256) {
+            (Some(Known::Value(_)), Known::Value(sha256)) => Self::Known(sha256),
+            (Some(Known::Value(_)), _) => {
+                Self::Unknown(format!("{} gives no digest: what the build loads is not known", path.display()))
+            }
             _ => Self::Unknown(format!("{} does not list {executable}", path.display())),
         })
     }

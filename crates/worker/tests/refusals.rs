@@ -174,14 +174,15 @@ fn a_fingerprint_is_recorded_when_it_is_of_this_build_and_refused_when_it_is_not
     let digest = Sha256::of(&fs::read(bench.dir.path().join("stub-server")).unwrap());
     let mut write = |binary: Option<(&str, Sha256)>| {
         fingerprint.binaries = binary.into_iter().map(|(n, d)| (n.to_owned(), Known::Value(d))).collect();
-        fingerprint.sha256 = fingerprint_sha256(&fingerprint).unwrap();
+        let digest = fingerprint_sha256(&fingerprint).unwrap();
+        fingerprint.sha256 = Known::Value(digest);
         // As the command prints it, with what it adds for its reader.
         let mut printed = serde_json::to_value(&fingerprint).unwrap();
         for (name, value) in [("fit_for_pass_reuse", json!(false)), ("reasons", json!(["dirty"]))] {
             printed[name] = value;
         }
         fs::write(&path, printed.to_string()).unwrap();
-        fingerprint.sha256
+        digest
     };
     let recorded = |bench: &Bench| {
         let lane = bench.lane();
@@ -208,7 +209,15 @@ fn a_fingerprint_is_recorded_when_it_is_of_this_build_and_refused_when_it_is_not
     assert_eq!(recorded(&bench).build_fingerprint_sha256, Some(ours));
     assert_eq!(bench.stop().exit_code(), 0);
 
-    // One that does not speak of this executable, and none at all, are unknown and say so.
+    // One whose digest is withheld, one that does not speak of this executable, and none at all are unknown and say so.
+    write(Some(("stub-server", digest)));
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace(&ours.to_string(), "unknown")).unwrap();
+    bench.start_within(0.0);
+    let record = recorded(&bench);
+    let said = record.extra["build_fingerprint"].as_str().unwrap();
+    assert!(record.build_fingerprint_sha256.is_none() && said.contains("gives no digest"), "{said}");
+    assert_eq!(bench.stop().exit_code(), 0);
     write(None);
     bench.start_within(0.0);
     let record = recorded(&bench);

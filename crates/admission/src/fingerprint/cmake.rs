@@ -47,6 +47,11 @@ impl Cache {
         self.digest.clone().unwrap_or_default()
     }
 
+    /// Whether nothing is known of how the build was configured.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.entries.get(name).map(String::as_str)
     }
@@ -56,7 +61,7 @@ impl Cache {
         let value = names.iter().find_map(|name| self.get(name).filter(|value| !value.is_empty()));
         match value {
             Some(value) => Ok(Known::Value(value.to_owned())),
-            None if self.entries.is_empty() => Err("there is no CMakeCache.txt to read it from".to_owned()),
+            None if self.is_empty() => Err("there is no CMakeCache.txt to read it from".to_owned()),
             None => Ok(Known::Absent),
         }
     }
@@ -107,9 +112,4 @@ impl Cache {
         self.get("CMAKE_HOME_DIRECTORY")
             .is_none_or(|home| Path::new(home).canonicalize().is_ok_and(|home| home == source))
     }
-}
-
-/// `CMake`'s constants that are true.
-pub(super) fn is_true(value: &str) -> bool {
-    ["1", "ON", "YES", "TRUE", "Y"].iter().any(|t| t.eq_ignore_ascii_case(value))
 }

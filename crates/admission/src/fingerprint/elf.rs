@@ -1,7 +1,8 @@
 //! Which libraries of the build folder a binary loads, by reading ELF headers as the dynamic loader does: `DT_NEEDED`,
-//! looked up in `DT_RPATH` (the loaders' too) or `DT_RUNPATH`, `$ORIGIN` and all. Nothing is executed.
+//! looked up in `DT_RPATH` (the loaders' too) or `DT_RUNPATH`, `$ORIGIN` and all; and which it may open by name at run
+//! time, as llama.cpp opens the backends beside it. Nothing is executed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +14,11 @@ use object::{Endianness, ReadCache, ReadRef, StringTable, elf};
 /// Libraries that are looked at: a build has some ten.
 const LIMIT: usize = 4096;
 
-/// The libraries, by the path under which the loader opens them, sorted; and files that could not be read as ELF.
+/// Files that are looked at for backends.
+const FILES: usize = 200_000;
+
+/// The libraries, each real file once, by the path under which the loader opens it, sorted; and what makes the list
+/// uncertain: files that could not be read as ELF, libraries of llama.cpp's that are not below the build folder.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) paths: BTreeSet<PathBuf>,
@@ -91,29 +96,86 @@ fn expand(folder: &[u8], origin: &Path) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(folder))
 }
 
-/// All libraries below `build` that `binaries` load. `modules`: also the `libggml-*.so` beside them, which a build with
-/// `GGML_BACKEND_DL` opens by name at run time and no header mentions.
-pub(super) fn libraries(binaries: &[PathBuf], build: &Path, modules: bool) -> Loaded {
-    let mut loaded = Loaded::default();
-    let mut seen = BTreeSet::new();
-    // Each object with the `DT_RPATH` folders it inherits from those that load it.
-    let mut pending: Vec<(PathBuf, Vec<PathBuf>)> = binaries.iter().map(|b| (b.clone(), Vec::new())).collect();
-    if modules {
-        let folders: BTreeSet<&Path> = binaries.iter().filter_map(|b| b.parent()).collect();
-        for folder in folders {
-            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let name = name.to_string_lossy();
-                if name.starts_with("libggml-") && name.ends_with(".so") && entry.path().is_file() {
-                    loaded.paths.insert(entry.path());
-                    pending.push((entry.path(), Vec::new()));
-                }
+/// Libraries of llama.cpp's, whatever is built from it: no build is known without them.
+fn is_llama_cpp(name: &str) -> bool {
+    ["libggml", "libllama", "libmtmd"].iter().any(|family| name.starts_with(family))
+}
+
+/// `libx.so` of `libx.so` and of `libx.so.0.1`, if the name is one of llama.cpp's libraries.
+fn plain_name(name: &str) -> Option<&str> {
+    let end = name.find(".so").map(|at| at + 3).filter(|_| is_llama_cpp(name))?;
+    (name.len() == end || name[end..].starts_with('.')).then(|| &name[..end])
+}
+
+/// llama.cpp's libraries in a folder (`deep`: and below it). It opens backends by name at run time, which no header
+/// mentions, however it was configured. `libx.so.0` counts where no `libx.so` says which version is meant.
+fn beside(folder: &Path, deep: bool, loaded: &mut Loaded) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut pending = vec![folder.to_path_buf()];
+    let mut looked_at = 0_usize;
+    while let Some(folder) = pending.pop() {
+        let entries = match std::fs::read_dir(&folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>) {
+            Ok(entries) => entries,
+            Err(e) => {
+                loaded.faults.push((folder, format!("the folder cannot be listed: {e}")));
+                continue;
+            }
+        };
+        looked_at += entries.len();
+        if looked_at > FILES {
+            let why = format!("more than {FILES} files lie below it; name the release's own folder");
+            loaded.faults.push((folder, why));
+            break;
+        }
+        let names: BTreeSet<_> = entries.iter().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        for entry in entries {
+            let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+            if deep && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                pending.push(path);
+            } else if plain_name(&name).is_some_and(|plain| plain == name || !names.contains(plain)) {
+                found.push(path);
             }
         }
     }
-    while let Some((path, inherited)) = pending.pop() {
-        if !seen.insert(path.clone()) || seen.len() > LIMIT {
+    found
+}
+
+/// All libraries below `build` that `binaries` (real paths) load or may open by name. `modules`: folders beside the
+/// binaries' own where backends are looked for. `deep`: nothing says where they are, so subfolders count too.
+pub(super) fn libraries(binaries: &[PathBuf], build: &Path, modules: &[PathBuf], deep: bool) -> Loaded {
+    let mut loaded = Loaded::default();
+    let mut seen = BTreeSet::new();
+    // By real file, under the first of the names that headers ask for; otherwise under the name it lies there by.
+    let mut needed: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    let mut by_name: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
+    let mut scanned = BTreeSet::new();
+    let mut folders: Vec<PathBuf> = binaries.iter().filter_map(|b| Some(b.parent()?.to_path_buf())).collect();
+    folders.extend_from_slice(modules);
+    // Each object with the `DT_RPATH` folders it inherits from those that load it.
+    let mut pending: Vec<(PathBuf, Vec<PathBuf>)> = binaries.iter().map(|b| (b.clone(), Vec::new())).collect();
+    loop {
+        while let Some(folder) = folders.pop() {
+            if !scanned.insert(folder.clone()) {
+                continue;
+            }
+            for path in beside(&folder, deep, &mut loaded) {
+                match path.canonicalize() {
+                    Ok(real) if real.is_file() => {
+                        insert_first(&mut by_name, real, &path);
+                        pending.push((path, Vec::new()));
+                    }
+                    Ok(_) => loaded.faults.push((path, "it is no regular file".to_owned())),
+                    Err(e) => loaded.faults.push((path, format!("its file cannot be found: {e}"))),
+                }
+            }
+        }
+        let Some((path, inherited)) = pending.pop() else { break };
+        if !seen.insert(path.clone()) {
             continue;
+        }
+        if seen.len() > LIMIT {
+            loaded.faults.push((path, format!("it is one of more than {LIMIT} libraries, which are not looked at")));
+            break;
         }
         let dynamic = match read(&path) {
             Ok(dynamic) => dynamic,
@@ -122,8 +184,7 @@ pub(super) fn libraries(binaries: &[PathBuf], build: &Path, modules: bool) -> Lo
                 continue;
             }
         };
-        // The loader takes the folder of the path it was given, with links resolved for the program itself; in a build
-        // folder both lie side by side.
+        // The loader takes the folder of the path it was given, with links resolved for the program itself.
         let origin = path.parent().unwrap_or(build).to_path_buf();
         let own = |folders: &[Vec<u8>]| folders.iter().map(|f| expand(f, &origin)).collect::<Vec<_>>();
         // DT_RUNPATH switches DT_RPATH off and is not inherited.
@@ -142,15 +203,35 @@ pub(super) fn libraries(binaries: &[PathBuf], build: &Path, modules: bool) -> Lo
                 // Beside the binary, last: found there only through LD_LIBRARY_PATH, but then it is what runs.
                 search.iter().chain(std::iter::once(&origin)).map(|f| f.join(name)).find(|p| p.is_file())
             };
-            if let Some(found) = found
-                && let Some(below) = below_build(&found, build)
-            {
-                loaded.paths.insert(below.clone());
+            let ours = name.file_name().is_some_and(|n| is_llama_cpp(&n.to_string_lossy()));
+            if let Some(below) = found.as_deref().and_then(|found| below_build(found, build)) {
+                if let Ok(real) = below.canonicalize() {
+                    insert_first(&mut needed, real, &below);
+                }
+                // Backends lie beside libggml-base, too, where a release keeps its libraries in a folder of their own.
+                folders.extend(below.parent().filter(|_| ours).map(Path::to_path_buf));
                 pending.push((below, passed_on.clone()));
+            } else if ours {
+                let by = path.strip_prefix(build).unwrap_or(&path).display();
+                let place = found.map_or("nowhere".to_owned(), |found| format!("at {}", found.display()));
+                let why = format!("{by} needs it, and it is found {place}, not below the build folder");
+                loaded.faults.push((build.join(name), why));
             }
         }
     }
+    for (real, path) in by_name {
+        needed.entry(real).or_insert(path);
+    }
+    loaded.paths = needed.into_values().collect();
     loaded
+}
+
+/// Keeps the first name of a real file in sorted order.
+fn insert_first(names: &mut BTreeMap<PathBuf, PathBuf>, real: PathBuf, path: &Path) {
+    let name = names.entry(real).or_insert_with(|| path.to_path_buf());
+    if path < name.as_path() {
+        *name = path.to_path_buf();
+    }
 }
 
 /// The path below the build folder, if the file lies there: as given where possible, so that `libx.so.0` keeps the name

@@ -39,9 +39,10 @@ pub const DEFAULT_BINARIES: [&str; 2] = ["llama-server", "test-backend-ops"];
 pub struct FingerprintRequest<'a> {
     /// The source tree.
     pub runtime: &'a Path,
-    /// The build folder, the one with `CMakeCache.txt`.
+    /// The build folder, the one with `CMakeCache.txt`; or the folder of a prebuilt release.
     pub build: &'a Path,
-    /// Names of binaries in `bin/` of the build folder, or paths below the build folder. Empty: [`DEFAULT_BINARIES`].
+    /// Names of binaries in `bin/` of the build folder or, where that has none, in the folder itself; or paths below it.
+    /// Empty: [`DEFAULT_BINARIES`].
     pub binaries: &'a [String],
     /// Where the host is read.
     pub host: &'a HostRoots,
@@ -100,7 +101,8 @@ fn token(name: &str) -> String {
 
 /// Takes the fingerprint.
 ///
-/// What cannot be determined is `unknown` in the document, with the reason beside it; an error is only a source tree or
+/// What cannot be determined is `unknown` in the document, with the reason beside it. When that is a binary or what it
+/// loads, so is the digest: it would be the same for builds that differ. An error is only a source tree or
 /// build folder that is not there, or cancellation.
 pub fn fingerprint(
     request: &FingerprintRequest<'_>,
@@ -143,17 +145,23 @@ pub fn fingerprint(
             cache.get("CMAKE_HOME_DIRECTORY").unwrap_or("an unnamed tree")
         ));
     }
+    let none = !built.binaries.values().any(|digest| digest.value().is_some());
+    let uncertain = none || doubts.0.keys().any(|p| p.starts_with("/binaries") || p.starts_with("/libraries"));
+    if uncertain {
+        let why = "not every file that the binaries load is known, so no digest is given".to_owned();
+        doubts.0.insert("/sha256".to_owned(), why);
+    }
     let mut reasons: Vec<String> =
         doubts.0.iter().map(|(pointer, why)| format!("{pointer} is unknown: {why}")).collect();
     reasons.extend(warnings.iter().cloned());
-    if !built.binaries.values().any(|digest| digest.value().is_some()) {
+    if none {
         reasons.push("none of the named binaries is in the build folder".to_owned());
     }
     let now = UnixTime::now();
     let mut fingerprint = Fingerprint {
         schema_version: 1,
         format: Some(FINGERPRINT_FORMAT.to_owned()),
-        sha256: Sha256([0; 32]),
+        sha256: Known::Unknown,
         runtime: RuntimeSource {
             path: Some(runtime.to_string_lossy().into_owned()),
             commit,
@@ -175,7 +183,9 @@ pub fn fingerprint(
         warnings,
         extra: Map::new(),
     };
-    fingerprint.sha256 = fingerprint_sha256(&fingerprint)?;
+    if !uncertain {
+        fingerprint.sha256 = Known::Value(fingerprint_sha256(&fingerprint)?);
+    }
     Ok(FingerprintReport {
         fit_for_pass_reuse: reasons.is_empty(),
         fingerprint,
@@ -210,6 +220,28 @@ struct Built {
     paths: Vec<PathBuf>,
 }
 
+/// A binary's name without `./`, and where it lies: a plain name in `bin/`, or beside `bin/` where that has none, as in
+/// the flat folder of a release; `./NAME` only there.
+fn locate(build: &Path, name: &str) -> (String, PathBuf) {
+    let plain = name.strip_prefix("./").unwrap_or(name);
+    let (flat, in_bin) = (build.join(plain), build.join("bin").join(plain));
+    let as_path = name.contains('/') || (!in_bin.exists() && flat.is_file());
+    (plain.to_owned(), if as_path { flat } else { in_bin })
+}
+
+/// The real file of a binary, beside which it looks for its libraries; none when it is not there.
+fn real_binary(build: &Path, path: &Path) -> Result<Option<PathBuf>, String> {
+    match path.canonicalize() {
+        Ok(real) if !real.is_file() => Err("it is no regular file".to_owned()),
+        Ok(real) if !real.starts_with(build) => {
+            Err(format!("it is a link to {}, outside the build folder; name that build folder", real.display()))
+        }
+        Ok(real) => Ok(Some(real)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && path.symlink_metadata().is_err() => Ok(None),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 fn binaries(
     request: &FingerprintRequest<'_>,
     build: &Path,
@@ -224,35 +256,51 @@ fn binaries(
         request.binaries.to_vec()
     };
     let mut built = Built { binaries: BTreeMap::new(), libraries: BTreeMap::new(), paths: Vec::new() };
-    let mut present: Vec<(String, PathBuf)> = Vec::new();
+    let mut present: BTreeMap<String, PathBuf> = BTreeMap::new();
     for name in names {
-        let path = if name.contains('/') { build.join(&name) } else { build.join("bin").join(&name) };
-        if let Err(error) = b70_store::RelPath::new(&name) {
-            let pointer = format!("/binaries/{}", token(&name));
-            built.binaries.insert(name, doubts.settle(&pointer, Err(error.to_string())));
-            continue;
-        }
-        match path.metadata() {
-            Ok(metadata) if metadata.is_file() => present.push((name, path)),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+        let (name, path) = locate(build, &name);
+        let pointer = format!("/binaries/{}", token(&name));
+        let found = match b70_store::RelPath::new(&name) {
+            Err(error) => Err(error.to_string()),
+            Ok(_) => real_binary(build, &path),
+        };
+        match found {
+            Ok(Some(real)) => match present.insert(name.clone(), real.clone()) {
+                Some(other) if other != real => {
+                    let why = format!("two files have this name: {} and {}", other.display(), real.display());
+                    doubts.0.insert(pointer, why);
+                }
+                _ => {}
+            },
+            Ok(None) => {
                 built.binaries.insert(name, Known::Absent);
             }
-            other => {
-                let why = other.map_or_else(|e| e.to_string(), |_| "it is no regular file".to_owned());
-                let pointer = format!("/binaries/{}", token(&name));
+            Err(why) => {
                 built.binaries.insert(name, doubts.settle(&pointer, Err(why)));
             }
         }
     }
-    let paths: Vec<PathBuf> = present.iter().map(|(_, path)| path.clone()).collect();
-    let loaded = elf::libraries(&paths, build, cache.get("GGML_BACKEND_DL").is_some_and(cmake::is_true));
+    let paths: Vec<PathBuf> = present.values().cloned().collect();
+    let mut modules = Vec::new();
+    // Where such a build looks for backends first; a folder that is not there has none.
+    let module_folder = cache.get("GGML_BACKEND_DIR").filter(|folder| !folder.is_empty());
+    if let Some(folder) = module_folder.and_then(|folder| build.join(folder).canonicalize().ok()) {
+        if folder.starts_with(build) {
+            modules.push(folder);
+        } else {
+            let why =
+                format!("backends are loaded from {} (GGML_BACKEND_DIR), outside the build folder", folder.display());
+            doubts.0.insert("/libraries".to_owned(), why);
+        }
+    }
+    let loaded = elf::libraries(&paths, build, &modules, cache.is_empty());
     for (path, why) in loaded.faults {
         let name = path.strip_prefix(build).unwrap_or(&path).to_string_lossy().into_owned();
         doubts.0.insert(format!("/libraries/{}", token(&name)), why);
     }
     let jobs: Vec<Job<'_>> = present
-        .iter()
-        .map(|(_, path)| path.as_path())
+        .values()
+        .map(PathBuf::as_path)
         .chain(loaded.paths.iter().map(PathBuf::as_path))
         .map(Job::from)
         .collect();

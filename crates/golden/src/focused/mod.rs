@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use b70_admission::{FingerprintReport, FingerprintRequest, HostRoots, fingerprint};
+use b70_admission::{FingerprintReport, FingerprintRequest, HostRoots, fingerprint, fingerprint_sha256};
 use b70_manifest::golden::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use b70_store::{
@@ -117,7 +117,8 @@ pub fn focused(
     let seconds = started.elapsed().as_secs_f64();
     // A build that changed while its tests ran: nobody can say which of the two was tested.
     let after = build_fingerprint(request, &prepared, pool)?;
-    let changed = after.fingerprint.sha256 != before.fingerprint.sha256;
+    // By content: a digest that is withheld equals nothing.
+    let changed = fingerprint_sha256(&after.fingerprint)? != fingerprint_sha256(&before.fingerprint)?;
     let passed = !changed && tests.iter().all(|test| test.failed == 0 && !test.extra.contains_key("reason"));
     let mut extra = Map::new();
     if changed {
@@ -186,7 +187,7 @@ fn identity(
     let mut extra = Map::new();
     extra.insert("binary_sha256".to_owned(), json!(binary.sha256));
     Ok(FocusedIdentity {
-        build_fingerprint_sha256: build.fingerprint.sha256,
+        build_fingerprint_sha256: build.fingerprint.sha256.clone(),
         golden_manifest_sha256,
         card: prepared.card.clone(),
         backend: request.backend.clone(),

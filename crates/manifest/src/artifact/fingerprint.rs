@@ -98,7 +98,8 @@ pub struct Fingerprint {
     #[schemars(extend("const" = "b70-build-fingerprint-v1"))]
     pub format: Option<String>,
     /// Canonical hash of this object without `schema_version`, `format`, `sha256`, `created_unix`, `created_utc`, `unknown` and `warnings`.
-    pub sha256: Sha256Hex,
+    /// `unknown` where it could not cover what the binaries load: such a build has no digest.
+    pub sha256: Known<Sha256Hex>,
     /// The source tree.
     pub runtime: RuntimeSource,
     /// The build folder.

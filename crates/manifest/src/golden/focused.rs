@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::artifact::Known;
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
 use crate::time::UnixTime;
@@ -54,8 +55,8 @@ pub struct FocusedResult {
 /// Everything a test's outcome depends on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FocusedIdentity {
-    /// Fingerprint of the build.
-    pub build_fingerprint_sha256: Sha256Hex,
+    /// Fingerprint of the build; `unknown` where none covers what it loads.
+    pub build_fingerprint_sha256: Known<Sha256Hex>,
     /// SHA-256 of the golden set's manifest.
     pub golden_manifest_sha256: Sha256Hex,
     /// PCI address and device id of the card, or `absent` on a host without one.
