@@ -448,9 +448,11 @@ fn a_library_counts_once_by_its_real_file_and_wherever_it_is_opened() {
     assert_eq!(keys(&report, "libraries"), ["lib/libggml-base.so", "lib/libggml-sycl.so"], "{report}");
 }
 
+type Spoil<'a> = &'a dyn Fn(&Path);
+
 #[test]
 fn where_what_a_build_loads_is_not_known_no_digest_is_given() {
-    let faults: [(&str, &dyn Fn(&Path)); 6] = [
+    let faults: [(&str, Spoil<'_>); 6] = [
         ("/libraries/libggml-vulkan.so", &|folder| {
             std::os::unix::fs::symlink("gone", folder.join("libggml-vulkan.so")).expect("linked");
         }),
