@@ -246,6 +246,40 @@ fn the_labs_older_files_are_read_and_never_promoted() {
     assert!(html_report(&[result], None).contains("a file of the lab's script"));
 }
 
+/// Upstream's fixed suite names no classes; by its twelve ids its results have six.
+#[test]
+fn the_fixed_suites_results_reach_the_class_balanced_rate() {
+    let ids = "incident-retrospective release-plan bug-report-synthesis code-review sql-debugging customer-email \
+               decision-memo benchmark-analysis architecture-tradeoff performance-hypotheses technical-guide risk-register";
+    let balanced = |ids: &str| {
+        let mut file = lab_file();
+        let row = file["rows"][0].clone();
+        let rows: Vec<Value> = ids
+            .split_whitespace()
+            .enumerate()
+            .map(|(index, id)| {
+                let mut row = row.clone();
+                row.as_object_mut().unwrap().remove("prompt_class");
+                (row["prompt_id"], row["prompt_index"]) = (json!(id), json!(index));
+                row
+            })
+            .collect();
+        (file["rows"], file["summary"]) = (json!(rows), json!({}));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gpu0.json");
+        std::fs::write(&path, file.to_string()).unwrap();
+        let result = load_result(&path).unwrap();
+        let measured = result.judged.measured();
+        let classes: std::collections::BTreeSet<String> =
+            measured.suite.prompts.iter().map(|prompt| prompt.prompt_class.clone()).collect();
+        let summary = measured.summary.iter().find(|(name, _)| name.starts_with("class_balanced"));
+        (classes.len(), summary.and_then(|(_, summary)| summary.median).is_some())
+    };
+    assert_eq!(balanced(ids), (6, true));
+    // One prompt fewer is another suite, of which nothing is known.
+    assert_eq!(balanced(&ids.replace(" risk-register", "")), (1, false));
+}
+
 #[test]
 fn what_is_no_result_is_named() {
     let folder = tempfile::tempdir().unwrap();
