@@ -57,7 +57,6 @@ pub struct PreparedEntries {
     /// In the order asked for.
     pub entries: Vec<Prepared>,
     /// What was left unchecked in the models, for each that has something.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remarks: Vec<String>,
 }
 
