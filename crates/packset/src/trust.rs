@@ -160,8 +160,11 @@ pub(crate) fn store(admission: &Admission, root: &Root) -> Result<Option<PathBuf
     let name = receipt_name(root);
     match receipt.store(root, &name) {
         Ok(_) => Ok(Some(root.join(&name))),
-        // A folder that cannot be written to keeps no receipt; the bytes were proved all the same.
-        Err(b70_store::Error::Io { .. } | b70_store::Error::NoSpace { .. }) => Ok(None),
+        // A folder that cannot be written to, or that a prepare is sweeping, keeps no receipt; the bytes were proved all
+        // the same.
+        Err(b70_store::Error::Io { .. } | b70_store::Error::NoSpace { .. } | b70_store::Error::TempVanished { .. }) => {
+            Ok(None)
+        }
         Err(error) => Err(error.into()),
     }
 }

@@ -160,6 +160,9 @@ const SET_WORDS: &[&str] = &[
 const CACHE_WORDS: &[&str] = &[
     "/created_",
     "/source/path",
+    // By which files an entry is found; what it holds is proved by its digest.
+    "/source/identity/",
+    "/packing_tool/",
     "/source/mtime_ns",
     "/cached/path",
     "/cached/mtime_ns",
