@@ -6,15 +6,15 @@ use clap_complete::Shell;
 /// One entry a binary, by name. A new binary adds a line here and to the dependencies.
 pub(crate) fn all() -> Vec<Command> {
     vec![
-        b70_bench_bin::Cli::command(),
-        b70_cache_bin::Cli::command(),
-        b70_golden_bin::Cli::command(),
-        b70_gpu_bin::Cli::command(),
-        b70_manifest_bin::Cli::command(),
-        b70_pack_bin::Cli::command(),
-        b70_registry_bin::Cli::command(),
-        b70_tour_bin::Cli::command(),
-        b70_worker_bin::Cli::command(),
+        b70kit_bins::bench::Cli::command(),
+        b70kit_bins::cache::Cli::command(),
+        b70kit_bins::golden::Cli::command(),
+        b70kit_bins::gpu::Cli::command(),
+        b70kit_bins::manifest::Cli::command(),
+        b70kit_bins::pack::Cli::command(),
+        b70kit_bins::registry::Cli::command(),
+        b70kit_bins::tour::Cli::command(),
+        b70kit_bins::worker::Cli::command(),
     ]
 }
 
@@ -65,13 +65,14 @@ mod tests {
 
     #[test]
     fn every_binary_of_the_workspace_is_listed() {
-        let mut found: Vec<String> = std::fs::read_dir(crate::process::workspace_root().join("bins"))
-            .expect("the folder bins")
-            .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        let mut found: Vec<String> = std::fs::read_dir(crate::process::workspace_root().join("bins/src/bin"))
+            .expect("the folder bins/src/bin")
+            .map(|entry| entry.expect("an entry").path())
+            .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
             .collect();
         found.sort();
         let listed: Vec<String> = all().iter().map(|command| command.get_name().to_owned()).collect();
-        assert_eq!(listed, found, "commands::all() lists each folder of bins once, in order");
+        assert_eq!(listed, found, "commands::all() lists each binary once, in order");
     }
 
     #[test]

@@ -52,10 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn fill(root: &Path, built: &Path, tree: &Path) -> Result<(), Failure> {
     for command in commands::all() {
         let binary = command.get_name();
-        let copied = tree.join("bin").join(binary);
-        copy(&built.join(binary), &copied)?;
-        // Line tables serve those who build; in a release they would be nine tenths of the bytes.
-        process::run(Command::new("strip").arg("--strip-all").arg(&copied), "install binutils")?;
+        copy(&built.join(binary), &tree.join("bin").join(binary))?;
     }
     let share = tree.join("share");
     for (name, text) in commands::man_pages() {
@@ -107,7 +104,7 @@ fn pack(root: &Path, out: &Path, name: &str, tarball: &Path) -> Result<(), Failu
     fs::rename(&partial, tarball).at("rename", &partial)
 }
 
-/// The Debian package, by cargo-deb from the metadata in `bins/b70-tour/Cargo.toml`.
+/// The Debian package, by cargo-deb from the metadata in `bins/Cargo.toml`.
 fn debian(root: &Path, out: &Path, target: &Path) -> Result<PathBuf, Failure> {
     // Found by these paths from the metadata, whatever --out says.
     let staged = target.join("dist/deb");
@@ -119,7 +116,7 @@ fn debian(root: &Path, out: &Path, target: &Path) -> Result<PathBuf, Failure> {
     process::run(
         process::cargo()
             .current_dir(root)
-            .args(["deb", "--no-build", "--locked", "-p", "b70-tour-bin", "--output"])
+            .args(["deb", "--no-build", "--locked", "-p", "b70kit-bins", "--output"])
             .arg(&package),
         "install the tool once: cargo install cargo-deb --locked",
     )?;

@@ -91,7 +91,7 @@ fn build_and_run() -> Result<ExitCode, Failure> {
             "--package",
             "xtask",
             "--package",
-            "b70-pack-bin",
+            "b70kit-bins",
         ]),
         "correct what the compiler says",
     )?;

@@ -1,5 +1,0 @@
-//! Entry point of `b70-cache`.
-
-fn main() -> std::process::ExitCode {
-    b70_cli::run(b70_cache_bin::run)
-}

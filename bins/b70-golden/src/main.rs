@@ -1,5 +1,0 @@
-//! Entry point of `b70-golden`.
-
-fn main() -> std::process::ExitCode {
-    b70_cli::run(b70_golden_bin::run)
-}

@@ -1,7 +1,0 @@
-//! Entry point of `b70-manifest`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    b70_cli::run(b70_manifest_bin::run)
-}

@@ -1,5 +1,0 @@
-//! Entry point of `b70-tour`.
-
-fn main() -> std::process::ExitCode {
-    b70_cli::run(b70_tour_bin::run)
-}

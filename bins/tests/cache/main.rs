@@ -1,0 +1,4 @@
+//! The executable `b70-cache`.
+
+mod cache;
+mod escape;

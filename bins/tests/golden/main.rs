@@ -1,0 +1,4 @@
+//! The executable `b70-golden`.
+
+mod cli;
+mod real;

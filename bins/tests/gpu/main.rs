@@ -1,0 +1,4 @@
+//! The executable `b70-gpu`.
+
+mod cli;
+mod real;

@@ -1,0 +1,3 @@
+//! The executable `b70-manifest`.
+
+mod cli;

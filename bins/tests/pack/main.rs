@@ -1,0 +1,12 @@
+//! The executable `b70-pack`.
+
+mod cli;
+mod common;
+mod damage;
+mod faults;
+mod inputs;
+mod mounts;
+mod referee;
+mod sets;
+mod stage;
+mod upstream;

@@ -1,0 +1,4 @@
+//! The executable `b70-registry`.
+
+mod escape;
+mod registry;

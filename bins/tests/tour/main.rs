@@ -1,0 +1,4 @@
+//! The executable `b70-tour`.
+
+mod migration;
+mod tour;

@@ -1,0 +1,4 @@
+//! The executable `b70-worker`.
+
+mod cli;
+mod real;
