@@ -25,7 +25,7 @@ pub enum PackError {
     },
     /// A refusal of the admission layer.
     #[error(transparent)]
-    Store(#[from] b70_store::Error),
+    Store(b70_store::Error),
     /// The name of a plan that is neither built in nor a file.
     #[error("there is no plan {name:?}")]
     UnknownPlan {
@@ -169,6 +169,12 @@ pub enum PackError {
     /// The caller asked to stop.
     #[error("interrupted; what was finished is kept and the next run continues")]
     Cancelled,
+}
+
+impl From<b70_store::Error> for PackError {
+    fn from(error: b70_store::Error) -> Self {
+        if error.is_cancelled() { Self::Cancelled } else { Self::Store(error) }
+    }
 }
 
 impl PackError {

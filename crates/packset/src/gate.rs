@@ -13,7 +13,7 @@ use b70_store::{OnExisting, Outcome, Progress, Root};
 
 use crate::error::PackError;
 use crate::import::Import;
-use crate::model::{Model, cancelled};
+use crate::model::Model;
 use crate::pack::{PackedTensor, payload_file_name};
 use crate::set::rel;
 use crate::source::SourceProof;
@@ -49,10 +49,7 @@ impl Finished {
             Self::Packed(packed) => {
                 let packed = *packed;
                 let name = rel(&payload_file_name(entry.key));
-                let published = packed
-                    .file
-                    .commit(&name, OnExisting::ReplaceDamaged, None, &progress.silent())
-                    .map_err(cancelled)?;
+                let published = packed.file.commit(&name, OnExisting::ReplaceDamaged, None, &progress.silent())?;
                 entry.source_tensor.sha256 = packed.source_sha256;
                 entry.payload.size_bytes = published.content.size;
                 entry.payload.sha256 = published.content.sha256;
@@ -201,7 +198,7 @@ impl HashGate {
     pub(crate) fn next(&self, progress: &Progress<'_>) -> Result<Option<Work>, PackError> {
         let mut inner = self.lock();
         loop {
-            progress.check().map_err(cancelled)?;
+            progress.check()?;
             if matches!(inner.state, State::Closed) {
                 return Err(PackError::Cancelled);
             }

@@ -13,7 +13,6 @@ use serde_json::json;
 
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
-use crate::model::cancelled;
 use crate::set::{SetDir, payload_name, rel, sidecar_name};
 use crate::trust::PayloadTrust;
 use crate::verify::same_tensor;
@@ -169,7 +168,7 @@ fn open_good(
         Ok(digests) if !fast && digests.sha256 == Some(entry.payload.sha256) => Ok(Ok((file, path, trust))),
         Ok(Digests { sha256: Some(found), .. }) => problem(format!("its SHA-256 is {found}")),
         Ok(_) => problem("its bytes have another BLAKE3 than the recorded one".to_owned()),
-        Err(error) if error.is_cancelled() => Err(cancelled(error)),
+        Err(error) if error.is_cancelled() => Err(error.into()),
         // Unreadable or of another size: as good as damaged, it is packed again.
         Err(error) => problem(error.to_string()),
     }
@@ -257,11 +256,9 @@ impl Import {
         // Another file system, too many links, no permission, or a damaged payload in the way: a copy replaces it.
         let mut temp = TempFile::create(tensors_dir, 0o444)?;
         temp.reserve(entry.payload.size_bytes)?;
-        temp.copy_from(&self.file, &self.path, entry.payload.size_bytes, &progress.silent()).map_err(cancelled)?;
+        temp.copy_from(&self.file, &self.path, entry.payload.size_bytes, &progress.silent())?;
         let expected = Some(entry.payload.sha256);
-        let published = temp
-            .commit(&rel(file_name), OnExisting::ReplaceDamaged, expected, &progress.silent())
-            .map_err(cancelled)?;
+        let published = temp.commit(&rel(file_name), OnExisting::ReplaceDamaged, expected, &progress.silent())?;
         entry.payload.blake3 = Some(published.content.blake3);
         Ok((entry, published.outcome))
     }

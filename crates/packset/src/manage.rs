@@ -188,8 +188,6 @@ fn hold(root: &Root, key: Sha256Hex, execute: bool) -> Result<Option<LockGuard>,
         return Ok(None);
     }
     match lock(&locks, &name, "b70-pack gc", Duration::ZERO, &Progress::NONE) {
-        Ok(guard) => Ok(Some(guard)),
-        Err(b70_store::Error::LockUnsupported { .. }) => Ok(None),
         // Whoever may only read can still ask what would be removed.
         Err(b70_store::Error::Io { source, .. })
             if !execute
@@ -200,7 +198,7 @@ fn hold(root: &Root, key: Sha256Hex, execute: bool) -> Result<Option<LockGuard>,
         {
             Ok(None)
         }
-        Err(error) => Err(error.into()),
+        held => Ok(held?),
     }
 }
 

@@ -192,7 +192,7 @@ impl Model {
     pub fn sha256(&self, progress: &Progress<'_>) -> Result<Sha256Hex, PackError> {
         let one = |file: &GgufFile| {
             let job = Job { source: Source::File(file.file(), file.path()), size: Some(file.owned().header.file_size) };
-            let digests = hash_file(job, What::Sha256, progress).map_err(cancelled)?;
+            let digests = hash_file(job, What::Sha256, progress)?;
             Ok::<_, PackError>(digests.sha256.expect("SHA-256 was asked for"))
         };
         let digests = self.split.files().iter().map(one).collect::<Result<Vec<_>, _>>()?;
@@ -277,11 +277,6 @@ fn refusal(error: SplitError, path: &Path) -> PackError {
         }
         error => PackError::Model(error.to_string(), path.to_path_buf()),
     }
-}
-
-/// The admission layer's answer to a raised flag, as this crate's.
-pub(crate) fn cancelled(error: b70_store::Error) -> PackError {
-    if error.is_cancelled() { PackError::Cancelled } else { PackError::Store(error) }
 }
 
 fn file_facts(file: &GgufFile) -> GgufFacts {

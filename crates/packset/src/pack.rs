@@ -15,7 +15,7 @@ use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What};
 use crate::buffer::Growing;
 use crate::error::PackError;
 use crate::layout::{Layout, MatrixShape, Threads};
-use crate::model::{Model, ModelTensor, cancelled};
+use crate::model::{Model, ModelTensor};
 use crate::plan::SelectedTensor;
 use crate::set::payload_name;
 
@@ -108,7 +108,7 @@ pub(crate) fn pack_banded(
     let rows = band_rows(shape, layout, limit)?;
     let mut first = 0;
     while first < shape.n {
-        progress.check().map_err(cancelled)?;
+        progress.check()?;
         let band = MatrixShape { k: shape.k, n: rows.min(shape.n - first) };
         let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
         let source = buffers.source.get_mut(source_len as usize).map_err(no_memory())?;
@@ -141,7 +141,7 @@ pub(crate) fn source_sha256(
     let mut buffer = vec![0; tensor.size_bytes.min(1 << 20) as usize];
     let mut done = 0;
     while done < tensor.size_bytes {
-        progress.check().map_err(cancelled)?;
+        progress.check()?;
         let len = buffer.len().min((tensor.size_bytes - done) as usize);
         model.read_at(tensor.file_index, tensor.offset + done, &mut buffer[..len])?;
         hash.update(&buffer[..len]);
@@ -206,7 +206,7 @@ pub(crate) fn for_each_band(
     let mut buffers = Buffers::default();
     let mut first = 0;
     while first < n {
-        progress.check().map_err(cancelled)?;
+        progress.check()?;
         let band = MatrixShape { k, n: rows.min(n - first) };
         let (source_len, band_len) = (layout.source_len(band)?, layout.payload_len(band)?);
         let source =

@@ -20,7 +20,6 @@ use checks::{check_deep, check_stage_file, check_stage_index, check_stage_sideca
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, payload_table_sha256};
 use crate::layout::Layout;
-use crate::model::cancelled;
 use crate::prepare::LOCKS_DIR;
 use crate::set::{MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, rel, sidecar_name};
 use crate::trust::{STAGE_FILE, SetSubject, reasons_text};
@@ -222,11 +221,7 @@ fn how<'a>(options: &StageOptions<'a>) -> How<'a> {
 fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<Option<LockGuard>, PackError> {
     let locks = ram.create_dir_durable(&rel(LOCKS_DIR), 0o700)?;
     let name = rel(&format!("{key}.lock"));
-    match lock(&locks, &name, "b70-pack stage-ram", options.lock_timeout, &options.progress) {
-        Ok(guard) => Ok(Some(guard)),
-        Err(b70_store::Error::LockUnsupported { .. }) => Ok(None),
-        Err(error) => Err(cancelled(error)),
-    }
+    Ok(lock(&locks, &name, "b70-pack stage-ram", options.lock_timeout, &options.progress)?)
 }
 
 /// Copies the set into the hidden folder: payloads in parallel, verified on the way, then the documents.
@@ -245,7 +240,7 @@ fn fill(
             let source = set.root().open_file(&expected.name)?;
             let blake3 = subject.contents().map(|contents| contents[index].blake3);
             let shown = set.root().join(&expected.name);
-            copy_verified(to, expected, blake3, &source, &shown, 0o444, &progress).map_err(cancelled)
+            copy_verified(to, expected, blake3, &source, &shown, 0o444, &progress).map_err(PackError::from)
         })
     })?;
     let tensors = to.dir(&rel(TENSORS_DIR))?;

@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
-use crate::model::{Model, cancelled};
+use crate::model::Model;
 use crate::set::rel;
 use crate::trust::reasons_text;
 
@@ -123,7 +123,7 @@ impl SourceSubject {
         if let Some(folder) = receipts {
             match Receipt::load(folder, &self.name) {
                 Ok(receipt) => {
-                    let examination = examine(&self.subject(), &receipt, &how).map_err(cancelled)?;
+                    let examination = examine(&self.subject(), &receipt, &how)?;
                     if examination.is_trusted()
                         && let Some(contents) = self.listed(&receipt)
                         && self.same_files(model)?
@@ -158,7 +158,7 @@ impl SourceSubject {
                 })
             }
         };
-        let (contents, receipt) = match verdict.map_err(cancelled)? {
+        let (contents, receipt) = match verdict? {
             Verdict::Trusted(receipt) => (self.listed(&receipt).unwrap_or_default(), Some(receipt)),
             Verdict::VerifiedUntrusted { files, reasons: against } => {
                 reasons.extend(reasons_text(&against));

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::index::payload_table_sha256;
-use crate::model::cancelled;
 use crate::set::{BESIDE_FILES, MANIFEST_FILE, rel};
 use crate::verify::prefix_of;
 
@@ -112,7 +111,7 @@ impl SetSubject {
     /// is stored when the rule allows one.
     pub(crate) fn admit(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
         let receipt = Receipt::load(root, &receipt_name(root));
-        let admission = admit(&self.subject(root), receipt, how).map_err(cancelled)?;
+        let admission = admit(&self.subject(root), receipt, how)?;
         store(&admission, root)?;
         Ok(admission)
     }
@@ -120,7 +119,7 @@ impl SetSubject {
     /// Reads every payload by SHA-256 whatever a receipt says. Nothing is stored: see [`store`].
     pub(crate) fn read_all(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
         let unasked = Reason::ReceiptMissing { path: root.join(&receipt_name(root)) };
-        admit(&self.subject(root), Err(unasked), how).map_err(cancelled)
+        Ok(admit(&self.subject(root), Err(unasked), how)?)
     }
 
     /// The names of the files beneath `root` that the stored receipt lets rest unread (spec: rung *quiet file*), and why
@@ -130,7 +129,7 @@ impl SetSubject {
             Ok(receipt) => receipt,
             Err(reason) => return Ok((HashSet::new(), vec![reason])),
         };
-        let examination = examine_quiet(&self.subject(root), &receipt, how).map_err(cancelled)?;
+        let examination = examine_quiet(&self.subject(root), &receipt, how)?;
         let reasons = examination.all_reasons();
         if !examination.reasons.is_empty() {
             return Ok((HashSet::new(), reasons));
@@ -145,10 +144,10 @@ impl SetSubject {
     pub(crate) fn prove_copies(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
         let subject = self.subject(root);
         let stated = match &self.contents {
-            Some(contents) => Receipt::stated(&subject, contents).map_err(cancelled)?,
+            Some(contents) => Receipt::stated(&subject, contents)?,
             None => return self.admit(root, how),
         };
-        let admission = admit(&subject, Ok(stated), how).map_err(cancelled)?;
+        let admission = admit(&subject, Ok(stated), how)?;
         store(&admission, root)?;
         Ok(admission)
     }

@@ -84,7 +84,7 @@ pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lanes::{LaneKernel, Sha256Lanes};
 pub use leased::{LeasedFile, LeasedWindow, Region};
-pub use lock::{LockFile, LockGuard, OnDrop, lock, lock_all};
+pub use lock::{LockFile, LockGuard, OnDrop, lock};
 pub use many::{hash_many, hash_many_with};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
 pub use progress::Progress;

@@ -231,39 +231,33 @@ impl Drop for LockGuard {
 /// `holder` says who is asking, for the message of whoever waits in vain: `b70-pack prepare`. The file holds
 /// `pid <pid>`, `holder <text>` and `since <unix seconds>`, one per line.
 ///
-/// Errors: [`Error::LockTimeout`] naming the holder (exit code 124), [`Error::LockUnsupported`] (go on without),
-/// [`Error::Cancelled`].
-pub fn lock(dir: &Root, name: &RelPath, holder: &str, timeout: Duration, progress: &Progress<'_>) -> Result<LockGuard> {
+/// `None` where the file system has no locks: the caller goes on without, since two who do the same work twice publish the
+/// same bytes.
+///
+/// Errors: [`Error::LockTimeout`] naming the holder (exit code 124), [`Error::Cancelled`].
+pub fn lock(
+    dir: &Root,
+    name: &RelPath,
+    holder: &str,
+    timeout: Duration,
+    progress: &Progress<'_>,
+) -> Result<Option<LockGuard>> {
     let start = Instant::now();
-    match LockFile::wait(dir, name, 0o644, timeout, progress)? {
-        Ok(guard) => {
+    match LockFile::wait(dir, name, 0o644, timeout, progress) {
+        Ok(Ok(guard)) => {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
             let holder: String = holder.chars().filter(|c| !c.is_control()).take(400).collect();
             // The text is for people; a full disk must not keep anybody from locking.
             let _ = guard.set_label(format!("pid {}\nholder {holder}\nsince {since}\n", std::process::id()).as_bytes());
-            Ok(guard)
+            Ok(Some(guard))
         }
-        Err(held) => {
+        Ok(Err(held)) => {
             let holder = holder_text(&String::from_utf8_lossy(&held.label()));
             Err(Error::LockTimeout { path: held.path, holder, waited_seconds: start.elapsed().as_secs_f64() })
         }
+        Err(Error::LockUnsupported { .. }) => Ok(None),
+        Err(e) => Err(e),
     }
-}
-
-/// Takes several locks, in sorted order whatever the order given, so that no two callers can wait for each other;
-/// `timeout` is for all of them together.
-pub fn lock_all(
-    dir: &Root,
-    names: &[RelPath],
-    holder: &str,
-    timeout: Duration,
-    progress: &Progress<'_>,
-) -> Result<Vec<LockGuard>> {
-    let start = Instant::now();
-    let mut names: Vec<&RelPath> = names.iter().collect();
-    names.sort();
-    names.dedup();
-    names.into_iter().map(|name| lock(dir, name, holder, timeout.saturating_sub(start.elapsed()), progress)).collect()
 }
 
 fn holder_text(label: &str) -> String {

@@ -120,12 +120,7 @@ impl ModelCache {
 
     fn lock(&self, name: &str, holder: &str, wait: Duration, progress: &Progress<'_>) -> Result<Option<LockGuard>> {
         let locks = self.root.create_dir_durable(&constant(LOCKS), 0o755)?;
-        match lock(&locks, &RelPath::new(name)?, holder, wait, progress) {
-            Ok(guard) => Ok(Some(guard)),
-            // Publishing is atomic with or without a lock.
-            Err(Error::LockUnsupported { .. }) => Ok(None),
-            Err(e) => Err(e),
-        }
+        lock(&locks, &RelPath::new(name)?, holder, wait, progress)
     }
 
     fn folder(&self, key: &Sha256) -> Result<Root, AdmissionError> {

@@ -75,11 +75,7 @@ impl Registry {
     }
 
     fn lock(&self, holder: &str, wait: Duration) -> Result<Option<LockGuard>> {
-        match lock(&self.packs, &constant(".lock"), holder, wait, &Progress::NONE) {
-            Ok(guard) => Ok(Some(guard)),
-            Err(Error::LockUnsupported { .. }) => Ok(None),
-            Err(e) => Err(e),
-        }
+        lock(&self.packs, &constant(".lock"), holder, wait, &Progress::NONE)
     }
 
     fn folder(&self, key: &Sha256) -> Result<Root, AdmissionError> {

@@ -26,7 +26,7 @@ use b70_store::{Digests, Hasher, LaneKernel, Progress, Region, TempFile, What, r
 use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Bytes, Growing};
 use crate::error::PackError;
-use crate::model::{Leases, Model, cancelled};
+use crate::model::{Leases, Model};
 
 /// Bytes that a hash takes between two looks at the caller's wish to stop.
 const STEP: usize = 4 << 20;
@@ -249,7 +249,7 @@ impl<'a> Pipeline<'a> {
     fn work_until_done(&self) -> Result<(), PackError> {
         let mut scratch = Growing::default();
         loop {
-            self.progress.check().map_err(cancelled)?;
+            self.progress.check()?;
             let mut state = self.lock();
             if state.failed {
                 return Err(PackError::Cancelled);
@@ -467,7 +467,7 @@ impl<'a> Pipeline<'a> {
         let piece = self.lock().pieces[index];
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         for part in bytes.get(piece.len).chunks(STEP) {
-            self.progress.check().map_err(cancelled)?;
+            self.progress.check()?;
             stream.hasher.update(part);
         }
         if piece.ends_file {
@@ -487,7 +487,7 @@ impl<'a> Pipeline<'a> {
         };
         let sources: Vec<Region<'_>> = packed.iter().map(source).collect();
         let mut files: Vec<&mut TempFile> = packed.iter_mut().map(|packed| &mut packed.file).collect();
-        let digests = read_back(&mut files, &sources, self.kernel, &self.progress.silent()).map_err(cancelled)?;
+        let digests = read_back(&mut files, &sources, self.kernel, &self.progress.silent())?;
         let seconds = started.elapsed().as_secs_f64() / packed.len().max(1) as f64;
         for (packed, sha256) in packed.into_iter().zip(digests) {
             self.packer.finished(packed.tensor, packed.file, sha256, packed.seconds + seconds);

@@ -19,7 +19,7 @@ use crate::gate::{Finished, HashGate, Work};
 use crate::import::{Donors, NotReady, Reading, find_ready};
 use crate::keys::{set_identity, tensor_identity};
 use crate::layout::Layout;
-use crate::model::{Model, cancelled};
+use crate::model::Model;
 use crate::origin::OtherTool;
 use crate::pack::{BAND_SET, PackedTensor, default_jobs, pack_banded, pack_whole, source_sha256};
 use crate::plan::{Plan, SelectedTensor, Selection};
@@ -438,12 +438,7 @@ pub(super) fn json_bytes<T: Serialize>(document: &T) -> Vec<u8> {
 fn take_lock(cache: &Root, set_key: Sha256Hex, options: &PrepareOptions<'_>) -> Result<Option<LockGuard>, PackError> {
     let locks = cache.create_dir_durable(&rel(LOCKS_DIR), 0o755)?;
     let name = rel(&format!("{set_key}.lock"));
-    match lock(&locks, &name, "b70-pack prepare", options.lock_timeout, &options.progress) {
-        Ok(guard) => Ok(Some(guard)),
-        // Two unlocked runs do the same work twice and publish the same bytes; nothing is lost.
-        Err(b70_store::Error::LockUnsupported { .. }) => Ok(None),
-        Err(error) => Err(cancelled(error)),
-    }
+    Ok(lock(&locks, &name, "b70-pack prepare", options.lock_timeout, &options.progress)?)
 }
 
 /// Refuses before a byte is written when the payloads that are missing cannot fit.

@@ -8,7 +8,6 @@ use super::{MAX_STAGE_FILE_BYTES, StageOptions, StageReport, stage_format, write
 use crate::error::PackError;
 use crate::index::payload_table_sha256;
 use crate::layout::Layout;
-use crate::model::cancelled;
 use crate::set::{SetDir, rel};
 use crate::trust::{STAGE_FILE, SetSubject};
 use crate::verify::{Failures, implied_index, same_tensor};
@@ -122,7 +121,7 @@ pub(super) fn check_deep(
     let results = hash_many(&jobs, What::Sha256, options.pool, &options.progress);
     for (tensor, result) in document.tensors.iter().zip(results) {
         let name = &tensor.identity.tensor_name;
-        match result.map_err(cancelled) {
+        match result.map_err(PackError::from) {
             Ok(digests) => {
                 bytes += digests.size;
                 if digests.sha256 != Some(tensor.payload.sha256) {
