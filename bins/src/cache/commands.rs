@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use b70_admission::{
-    AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, HostRoots, ModelSource, PrepareAction,
-    PrepareRequest, Prepared, PreparedEntries, Reserve, Warmed, fingerprint, host_facts,
+    AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, ModelSource, PrepareAction, PrepareRequest,
+    Prepared, PreparedEntries, Reserve, Warmed, fingerprint, host_facts,
 };
 use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text, shown};
 use b70_manifest::pack::ToolRecord;
@@ -128,18 +128,16 @@ pub(crate) fn prepare(
     let selection = select(select_args, Role::All)?;
     required(&selection)?;
     let path = cache_path(root, &selection)?;
-    let host_roots = HostRoots::default();
     let identity = match (&build.runtime, &build.build) {
         (Some(runtime), Some(build)) => {
-            let request =
-                FingerprintRequest { deadline: DEADLINE, ..FingerprintRequest::new(runtime, build, &host_roots) };
+            let request = FingerprintRequest { deadline: DEADLINE, ..FingerprintRequest::new(runtime, build) };
             Some(fingerprint(&request, &context.pool, &context.quietly())?)
         }
         _ => None,
     };
     let host = match &identity {
         Some(report) => report.fingerprint.host.clone(),
-        None => host_facts(&host_roots, DEADLINE),
+        None => host_facts(&b70_procguard::Host::real(), DEADLINE),
     };
     let tool = selection.spec.as_ref().map(|spec| ToolRecord {
         path: spec.packing_tool.path.clone(),

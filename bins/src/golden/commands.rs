@@ -2,7 +2,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_admission::{FingerprintRequest, HostRoots, fingerprint};
+use b70_admission::{FingerprintRequest, fingerprint};
 use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, seconds_text, shown};
 use b70_golden::{
     CardChoice, FocusedEvent, FocusedRequest, PrepareOptions, REQUIRED_CASES, SetParameters, text_environment,
@@ -49,8 +49,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
     let pool = pool(args.jobs)?;
     let build = match (&args.runtime, &args.build) {
         (Some(runtime), Some(build)) => {
-            let host = HostRoots::default();
-            let report = fingerprint(&FingerprintRequest::new(runtime, build, &host), &pool, &Progress::NONE)?;
+            let report = fingerprint(&FingerprintRequest::new(runtime, build), &pool, &Progress::NONE)?;
             for reason in &report.reasons {
                 ui.note(&format!("{} {}", ui.paint_error(Style::Warn, "warning:"), shown(reason)));
             }

@@ -7,8 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_admission::{
-    Artifact, Document, FingerprintReport, FingerprintRequest, HostRoots, Known, ListedRecords, RegisterRequest,
-    Registry,
+    Artifact, Document, FingerprintReport, FingerprintRequest, Known, ListedRecords, RegisterRequest, Registry,
 };
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text, shown};
 use b70_manifest::document::read;
@@ -105,8 +104,7 @@ fn take(
     build: &Path,
     binaries: &[String],
 ) -> Result<FingerprintReport, CliError> {
-    let host = HostRoots::default();
-    let request = FingerprintRequest { binaries, ..FingerprintRequest::new(runtime, build, &host) };
+    let request = FingerprintRequest { binaries, ..FingerprintRequest::new(runtime, build) };
     Ok(b70_admission::fingerprint(&request, &context.pool, &context.quietly())?)
 }
 

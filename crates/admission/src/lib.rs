@@ -71,8 +71,8 @@ pub use documents::{
 };
 pub use error::AdmissionError;
 pub use fingerprint::{
-    DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, HostRoots, fingerprint,
-    fingerprint_sha256, host_facts,
+    DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, fingerprint, fingerprint_sha256,
+    host_facts,
 };
 pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};
 pub use registry::{

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_store::{
-    DirOutcome, HostPaths, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, lock,
-    open_ram_root, replace_bytes, sweep_orphans,
+    DirOutcome, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, lock, open_ram_root,
+    replace_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -165,7 +165,7 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
     }
     let bytes = document.payload_size_bytes.saturating_add(64 << 20);
     let files = 2 * document.tensors.len() as u64 + 16;
-    headroom(&ram, &HostPaths::default(), 0)?.require(ram.path(), bytes, files, options.min_free)?;
+    headroom(&ram, Path::new("/"))?.require(ram.path(), bytes, files, options.min_free)?;
     let staging = StagingDir::create(&ram)?;
     fill(set, &document, &manifest, &subject, staging.root(), options)?;
     let proof = subject.prove_copies(staging.root(), &how)?;
@@ -292,7 +292,7 @@ fn empty_report(
     validation: Depth,
 ) -> Result<StageReport, PackError> {
     let stage = ram.path().join(document.key.to_string());
-    let available = headroom(ram, &HostPaths::default(), 0)?.available_bytes();
+    let available = headroom(ram, Path::new("/"))?.available_bytes();
     Ok(StageReport {
         schema_version: 1,
         status: VerifyStatus::Ready,

@@ -3,28 +3,13 @@
 //! `df` alone lies in a container: a tmpfs of 25 GB may be visible under a memory limit of 5 GB, and the end is an OOM
 //! kill, not `ENOSPC`. For a file system in memory all three limits count; for a disk only its own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::identity::FileSystem;
 use crate::path::Root;
-
-/// Where the host's state is read; other trees serve tests and recorded hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostPaths {
-    /// Usually `/proc`.
-    pub proc: PathBuf,
-    /// Usually `/sys`.
-    pub sys: PathBuf,
-}
-
-impl Default for HostPaths {
-    fn default() -> Self {
-        Self { proc: "/proc".into(), sys: "/sys".into() }
-    }
-}
 
 /// One limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -83,8 +68,8 @@ impl Headroom {
     }
 }
 
-/// Measures the room at `dir`. `memory_reserve` is subtracted from `MemAvailable`, which a machine must never reach.
-pub fn headroom(dir: &Root, host: &HostPaths, memory_reserve: u64) -> Result<Headroom> {
+/// Measures the room at `dir`. `host` is the folder with `proc` and `sys`, `/` for this machine.
+pub fn headroom(dir: &Root, host: &Path) -> Result<Headroom> {
     let mut limits = Vec::new();
     let stat = rustix::fs::fstatvfs(dir).map_err(|e| Error::io("stat the file system of", dir.path(), e))?;
     // tmpfs mounted with size=0 has no limit and reports 0 blocks in all and 0 free.
@@ -94,31 +79,34 @@ pub fn headroom(dir: &Root, host: &HostPaths, memory_reserve: u64) -> Result<Hea
     }
     let available_inodes = (stat.f_files != 0).then_some(stat.f_favail);
     if FileSystem::of(dir, dir.path())?.kind.in_memory() {
-        limits.extend(memory_limits(host, memory_reserve)?);
+        limits.extend(memory_limits(host)?);
     }
     Ok(Headroom { limits, available_inodes })
 }
 
-/// What limits memory: `MemAvailable` less `memory_reserve`, and every cgroup above this process.
-pub fn memory_limits(host: &HostPaths, memory_reserve: u64) -> Result<Vec<Limit>> {
-    let meminfo = host.proc.join("meminfo");
+/// What limits memory: `MemAvailable`, and every cgroup above this process.
+pub fn memory_limits(host: &Path) -> Result<Vec<Limit>> {
+    let meminfo = host.join("proc/meminfo");
     let text = std::fs::read_to_string(&meminfo).map_err(|e| Error::io("read", &meminfo, e))?;
-    let available = meminfo_bytes(&text, "MemAvailable:").map(|available| Limit {
-        source: "MemAvailable".to_owned(),
-        available_bytes: available.saturating_sub(memory_reserve),
-    });
+    let available = meminfo_bytes(&text, "MemAvailable")
+        .map(|available_bytes| Limit { source: "MemAvailable".to_owned(), available_bytes });
     Ok(available.into_iter().chain(cgroup_limits(host)).collect())
 }
 
-fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
-    let line = text.lines().find_map(|l| l.strip_prefix(key))?;
+/// A line of `/proc/meminfo` in bytes.
+///
+/// ```
+/// assert_eq!(b70_store::meminfo_bytes("MemTotal: 9 kB\nMemAvailable:   2 kB\n", "MemAvailable"), Some(2048));
+/// ```
+pub fn meminfo_bytes(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The room in each memory cgroup from ours up to the root of its hierarchy, v1 and v2.
-fn cgroup_limits(host: &HostPaths) -> Vec<Limit> {
-    let Ok(text) = std::fs::read_to_string(host.proc.join("self/cgroup")) else { return Vec::new() };
-    let mount = host.sys.join("fs/cgroup");
+fn cgroup_limits(host: &Path) -> Vec<Limit> {
+    let Ok(text) = std::fs::read_to_string(host.join("proc/self/cgroup")) else { return Vec::new() };
+    let mount = host.join("sys/fs/cgroup");
     let mut limits = Vec::new();
     // Lines of /proc/self/cgroup: `hierarchy:controllers:path`; hierarchy 0 without controllers is v2.
     for line in text.lines() {

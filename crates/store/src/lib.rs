@@ -80,7 +80,7 @@ pub use digest::{Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256
 pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
-pub use headroom::{Headroom, HostPaths, Limit, headroom, memory_limits};
+pub use headroom::{Headroom, Limit, headroom, meminfo_bytes, memory_limits};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
 pub use lanes::{LaneKernel, Sha256Lanes};
 pub use leased::{LeasedFile, LeasedWindow, Region};

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use b70_store::{
-    Error, FileIdentity, FileSystem, FsKind, HostPaths, RootKind, Scope, default_root, git_work_tree, headroom,
-    open_or_create, open_ram_root, refuse_in_git,
+    Error, FileIdentity, FileSystem, FsKind, RootKind, Scope, default_root, git_work_tree, headroom, open_or_create,
+    open_ram_root, refuse_in_git,
 };
 
 use common::{disk, memory, root};
@@ -40,9 +40,8 @@ impl Host {
         self.write(&format!("sys/fs/cgroup/{group}/memory.stat"), &format!("anon 1\ninactive_file {inactive}\n"));
     }
 
-    fn limits(&self, dir: &Path, reserve: u64) -> Vec<(String, u64)> {
-        let paths = HostPaths { proc: self.dir.path().join("proc"), sys: self.dir.path().join("sys") };
-        let room = headroom(&root(dir), &paths, reserve).expect("measured");
+    fn limits(&self, dir: &Path) -> Vec<(String, u64)> {
+        let room = headroom(&root(dir), self.dir.path()).expect("measured");
         let cut = format!("cgroup {}", self.dir.path().join("sys/fs/cgroup").display());
         room.limits.into_iter().map(|l| (l.source.replace(&cut, "cgroup "), l.available_bytes)).collect()
     }
@@ -57,15 +56,14 @@ fn every_cgroup_above_us_counts_in_version_2() {
     let host = Host::new("0::/user.slice/job\n");
     host.v2("user.slice/job", "max", 100 * MIB, 0);
     host.v2("user.slice", &(5000 * MIB).to_string(), 4000 * MIB, 500 * MIB);
-    let limits = host.limits(memory().path(), 0);
+    let limits = host.limits(memory().path());
     assert_eq!(get(&limits, "cgroup /user.slice"), Some(1500 * MIB), "{limits:?}");
     assert_eq!(get(&limits, "MemAvailable"), Some(10_240_000 * 1024));
     assert_eq!(limits.iter().filter(|(s, _)| s.starts_with("cgroup")).count(), 1, "`max` is no limit");
     assert!(get(&limits, "statvfs").is_some());
     // Over its limit a group has no room, and the arithmetic does not wrap.
     host.v2("user.slice/job", "1", 100 * MIB, 0);
-    assert_eq!(get(&host.limits(memory().path(), u64::MAX), "cgroup /user.slice/job"), Some(0));
-    assert_eq!(get(&host.limits(memory().path(), u64::MAX), "MemAvailable"), Some(0));
+    assert_eq!(get(&host.limits(memory().path()), "cgroup /user.slice/job"), Some(0));
 }
 
 #[test]
@@ -74,18 +72,18 @@ fn version_1_and_containers_that_see_the_hosts_path() {
     host.write("sys/fs/cgroup/memory/memory.limit_in_bytes", &format!("{}\n", 2000 * MIB));
     host.write("sys/fs/cgroup/memory/memory.usage_in_bytes", &format!("{}\n", 1500 * MIB));
     host.write("sys/fs/cgroup/memory/memory.stat", &format!("inactive_file 7\ntotal_inactive_file {}\n", 250 * MIB));
-    let limits = host.limits(memory().path(), 0);
+    let limits = host.limits(memory().path());
     assert_eq!(get(&limits, "cgroup /memory"), Some(750 * MIB), "{limits:?}");
     // The number that version 1 writes for "no limit".
     host.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    assert_eq!(get(&host.limits(memory().path(), 0), "cgroup /memory"), None);
+    assert_eq!(get(&host.limits(memory().path()), "cgroup /memory"), None);
 }
 
 #[test]
 fn a_disk_is_limited_by_itself_alone() {
     let host = Host::new("0::/job\n");
     host.v2("job", "1", 1, 0);
-    let limits = host.limits(disk().path(), 0);
+    let limits = host.limits(disk().path());
     let sources: Vec<_> = limits.iter().map(|(s, _)| s.as_str()).collect();
     assert_eq!(sources, ["statvfs"], "page cache is given back");
 }
@@ -95,8 +93,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_limit_that_refuses_it() {
     let host = Host::new("0::/job\n");
     host.v2("job", &(100 * MIB).to_string(), 40 * MIB, 0);
     let dir = memory();
-    let paths = HostPaths { proc: host.dir.path().join("proc"), sys: host.dir.path().join("sys") };
-    let room = headroom(&root(dir.path()), &paths, 0).expect("measured");
+    let room = headroom(&root(dir.path()), host.dir.path()).expect("measured");
     assert_eq!(room.available_bytes(), 60 * MIB);
     room.require(dir.path(), 50 * MIB, 10, 10 * MIB).expect("fits exactly");
     let error = room.require(dir.path(), 50 * MIB + 1, 10, 10 * MIB).expect_err("one byte too many");
@@ -106,7 +103,7 @@ fn a_plan_that_does_not_fit_is_refused_with_the_limit_that_refuses_it() {
 
 #[test]
 fn this_machine_has_a_headroom() {
-    let room = headroom(&root(memory().path()), &HostPaths::default(), 0).expect("measured");
+    let room = headroom(&root(memory().path()), Path::new("/")).expect("measured");
     assert!(room.least().is_some() && room.available_bytes() > 0, "{room:?}");
 }
 

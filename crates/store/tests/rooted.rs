@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use b70_store::{
-    Error, Evidence, Expected, Extras, FsKind, HostPaths, How, OnExisting, Progress, Quiet, Reason, Receipt,
-    StagingDir, Subject, TempFile, Trust, Verdict, admit, examine, headroom, issue, open_ram_root, pool, publish_bytes,
-    replace_bytes, sweep_orphans,
+    Error, Evidence, Expected, Extras, FsKind, How, OnExisting, Progress, Quiet, Reason, Receipt, StagingDir, Subject,
+    TempFile, Trust, Verdict, admit, examine, headroom, issue, open_ram_root, pool, publish_bytes, replace_bytes,
+    sweep_orphans,
 };
 
 use common::{bytes, child, disk, job, memory, name, root, run, tree};
@@ -107,7 +107,7 @@ fn eventually(condition: impl Fn() -> bool, what: &str) {
 fn a_full_tmpfs() {
     let mount = Mount::tmpfs("size=8m");
     let top = root(&mount.at);
-    let room = || headroom(&top, &HostPaths::default(), 0).expect("measured").available_bytes();
+    let room = || headroom(&top, Path::new("/")).expect("measured").available_bytes();
     let before = room();
     assert!(before <= 8 << 20);
 
@@ -174,7 +174,7 @@ fn a_tmpfs_without_inodes() {
     let top = root(&mount.at);
     std::fs::write(mount.at.join("a"), "a").expect("written");
     std::fs::write(mount.at.join("b"), "b").expect("written");
-    let room = headroom(&top, &HostPaths::default(), 0).expect("measured");
+    let room = headroom(&top, Path::new("/")).expect("measured");
     assert_eq!(room.available_inodes, Some(0));
     no_space(room.require(&mount.at, 1, 1, 0));
     no_space(TempFile::create(&top, 0o444));
@@ -189,7 +189,7 @@ fn a_tmpfs_without_inodes() {
 #[ignore = "needs root and mounts (mount, mkfs.ext4): cargo xtask test --all"]
 fn a_tmpfs_without_a_limit() {
     let mount = Mount::tmpfs("size=0");
-    let room = headroom(&root(&mount.at), &HostPaths::default(), 1 << 30).expect("measured");
+    let room = headroom(&root(&mount.at), Path::new("/")).expect("measured");
     assert!(room.limits.iter().all(|l| l.source != "statvfs"), "{room:?}");
     assert!(room.limits.iter().any(|l| l.source == "MemAvailable"));
     assert!(room.available_bytes() > 0);

@@ -15,7 +15,7 @@ use std::{
 };
 
 use b70_admission::resident_bytes;
-use b70_store::{FsKind, HostPaths, memory_limits};
+use b70_store::{FsKind, meminfo_bytes, memory_limits};
 
 use crate::{lane::GpuMode, resolve::ResolvedCommand};
 
@@ -40,7 +40,7 @@ pub(crate) struct MemoryVerdict {
 impl MemoryPlan {
     /// Looks at this machine.
     pub(crate) fn look() -> Self {
-        let room = match memory_limits(&HostPaths::default(), 0) {
+        let room = match memory_limits(Path::new("/")) {
             Ok(limits) => limits
                 .into_iter()
                 .min_by_key(|limit| limit.available_bytes)
@@ -113,13 +113,7 @@ fn in_memory(path: &Path) -> bool {
 
 /// Bytes of file pages in memory, those of file systems in memory among them.
 fn page_cache(meminfo: &str) -> u64 {
-    ["Cached:", "Buffers:"]
-        .iter()
-        .filter_map(|key| {
-            meminfo.lines().find_map(|line| line.strip_prefix(key))?.split_whitespace().next()?.parse().ok()
-        })
-        .map(|kib: u64| kib.saturating_mul(1024))
-        .fold(0, u64::saturating_add)
+    ["Cached", "Buffers"].iter().filter_map(|key| meminfo_bytes(meminfo, key)).fold(0, u64::saturating_add)
 }
 
 /// The files of a model: all shards if its name is that of a first shard.

@@ -113,11 +113,8 @@ fn release(name: &str) -> PathBuf {
 /// that is used again: up to six times the cost of writing a page of a file in memory. Without this, whoever runs first after
 /// much was freed pays for it, whichever program that is.
 fn touch_memory(bytes: u64) {
-    let available = std::fs::read_to_string("/proc/meminfo")
-        .unwrap_or_default()
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
-        .map_or(0, |kib| kib.saturating_mul(1024) / 2);
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = b70_store::meminfo_bytes(&meminfo, "MemAvailable").map_or(0, |bytes| bytes / 2);
     std::hint::black_box(vec![1_u8; bytes.min(available) as usize]);
 }
 
@@ -257,14 +254,14 @@ fn machine() -> Value {
     };
     let wanted = ["sha_ni", "avx2", "avx512f", "avx512bw", "avx512vbmi", "gfni"];
     let flags = field("flags").unwrap_or_default();
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let memory = rustix::system::sysinfo();
     json!({
         "cpu": field("model name"),
         "cpu_family": field("cpu family"),
         "cpu_model": field("model"),
         "cpu_features": wanted.into_iter().filter(|name| flags.split(' ').any(|flag| flag == *name)).collect::<Vec<_>>(),
         "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "memory": memory.lines().next().unwrap_or_default(),
+        "memory": format!("MemTotal: {:>14} kB", memory.totalram * u64::from(memory.mem_unit) / 1024),
         "kernel": process::answer(Command::new("uname").arg("-sr")),
         "load_average_at_start": std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim(),
         "lane_kernel": b70_store::LaneKernel::best().name(),

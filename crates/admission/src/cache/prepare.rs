@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use b70_manifest::pack::ToolRecord;
 use b70_store::{
-    DirOutcome, Error, FileIdentity, HostPaths, How, Reason, Receipt, Result, Root, Scope, Sha256, StagingDir, Trust,
-    Verdict, admit, fault_step, headroom, sweep_orphans,
+    DirOutcome, Error, FileIdentity, How, Reason, Receipt, Result, Root, Scope, Sha256, StagingDir, Trust, Verdict,
+    admit, fault_step, headroom, sweep_orphans,
 };
 use serde::Serialize;
 
@@ -225,7 +225,7 @@ impl ModelCache {
         let size = source.size();
         let reserve = request.reserve.bytes(&self.root, size)?;
         // Documents and folder need room too: a few pages, which the reserve covers, and inodes.
-        headroom(&self.root, &HostPaths::default(), 0)?.require(
+        headroom(&self.root, std::path::Path::new("/"))?.require(
             self.path(),
             size,
             source.files.len() as u64 + 3,

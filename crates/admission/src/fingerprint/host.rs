@@ -1,9 +1,10 @@
 //! What a result depends on besides the build: kernel, GPU user-space packages, GPU firmware, PCI ids.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use b70_procguard::{Card, Cards, Host};
 use b70_store::{Sha256, open_source, read_bounded};
 use serde_json::Map;
 
@@ -13,24 +14,6 @@ use crate::documents::{HostFacts, Known};
 
 /// The largest package database or firmware file that is read.
 const MAX_BYTES: u64 = 256 << 20;
-
-/// Where the host is read; another tree serves tests and recorded hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostRoots {
-    /// Root of the file system: package databases and firmware are looked for below it. Usually `/`.
-    pub root: PathBuf,
-    /// Usually `/sys`.
-    pub sys: PathBuf,
-    /// Whether `rpm` may be asked where it keeps the packages: its database has no stable format to read. It describes
-    /// this machine, so only for `root` = `/`.
-    pub ask_rpm: bool,
-}
-
-impl Default for HostRoots {
-    fn default() -> Self {
-        Self { root: "/".into(), sys: "/sys".into(), ask_rpm: true }
-    }
-}
 
 /// Beginnings of the names of packages that make up a GPU's user space under Debian, Fedora, SUSE and Arch names:
 /// compute runtime, graphics compiler, memory manager, Level Zero, Vulkan driver, oneAPI run time and compiler, kernel
@@ -68,26 +51,25 @@ fn is_gpu_package(name: &str) -> bool {
 type Packages = BTreeMap<String, String>;
 
 /// The host's facts; what could not be determined is `unknown`.
-pub fn host_facts(roots: &HostRoots, deadline: Duration) -> HostFacts {
-    host_facts_with_reasons(roots, deadline).0
+pub fn host_facts(host: &Host, deadline: Duration) -> HostFacts {
+    host_facts_with_reasons(host, deadline).0
 }
 
 /// The same, with the reason for each unknown part by its JSON pointer in a fingerprint.
-pub(super) fn host_facts_with_reasons(roots: &HostRoots, deadline: Duration) -> (HostFacts, BTreeMap<String, String>) {
+pub(super) fn host_facts_with_reasons(host: &Host, deadline: Duration) -> (HostFacts, BTreeMap<String, String>) {
     let mut doubts = Doubts::default();
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
-    let cards = cards(&roots.sys);
+    let cards = cards(host);
     let firmware = match &cards {
         Err(why) => Err(why.clone()),
         Ok(cards) if cards.is_empty() => Ok(Known::Absent),
-        Ok(cards) => firmware(&roots.root, cards),
+        Ok(cards) => firmware(host.root(), cards),
     };
-    let pci_ids = cards.map(|cards| {
-        if cards.is_empty() { Known::Absent } else { Known::Value(cards.into_iter().map(|c| c.id).collect()) }
-    });
+    let pci_ids = cards
+        .map(|cards| if cards.is_empty() { Known::Absent } else { Known::Value(cards.iter().map(pci_id).collect()) });
     let facts = HostFacts {
         kernel: Known::Value(kernel),
-        packages: doubts.settle("/host/packages", packages(roots, deadline)),
+        packages: doubts.settle("/host/packages", packages(host, deadline)),
         firmware: doubts.settle("/host/firmware", firmware),
         pci_ids: doubts.settle("/host/pci_ids", pci_ids),
         extra: Map::new(),
@@ -105,15 +87,15 @@ fn exists(path: &Path) -> Result<bool, String> {
 }
 
 /// All package databases of the host together; absent when there is one and it names no package of a GPU's.
-fn packages(roots: &HostRoots, deadline: Duration) -> Result<Known<Packages>, String> {
+fn packages(host: &Host, deadline: Duration) -> Result<Known<Packages>, String> {
     let mut found = Packages::new();
     let mut databases = 0;
-    let dpkg = roots.root.join("var/lib/dpkg/status");
+    let dpkg = host.root().join("var/lib/dpkg/status");
     if exists(&dpkg)? {
         databases += 1;
         found.extend(dpkg_packages(&read_text(&dpkg)?));
     }
-    let pacman = roots.root.join("var/lib/pacman/local");
+    let pacman = host.root().join("var/lib/pacman/local");
     if exists(&pacman)? {
         databases += 1;
         for entry in std::fs::read_dir(&pacman).map_err(|e| format!("{}: {e}", pacman.display()))? {
@@ -128,14 +110,14 @@ fn packages(roots: &HostRoots, deadline: Duration) -> Result<Known<Packages>, St
             }
         }
     }
-    let rpm = ["usr/lib/sysimage/rpm", "var/lib/rpm"].iter().map(|p| roots.root.join(p));
+    let rpm = ["usr/lib/sysimage/rpm", "var/lib/rpm"].iter().map(|p| host.root().join(p));
     let mut has_rpm = false;
     for path in rpm {
         // Debian's rpm package leaves an empty folder.
         has_rpm |= exists(&path)? && std::fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some());
     }
     if has_rpm {
-        if !roots.ask_rpm {
+        if !host.is_real() {
             return Err("the packages are in an rpm database, which is not to be asked here".to_owned());
         }
         databases += 1;
@@ -182,44 +164,22 @@ fn rpm_packages(deadline: Duration) -> Result<Packages, String> {
         .collect())
 }
 
-#[derive(Debug)]
-struct Card {
-    /// `vendor:device`.
-    id: String,
-    driver: Option<String>,
+/// Intel's display-class PCI devices, sorted by address.
+fn cards(host: &Host) -> Result<Vec<Card>, String> {
+    // A machine without a PCI bus has /sys/bus all the same; without that, nothing can be said.
+    if !exists(&host.root().join("sys/bus"))? {
+        return Err(format!("{} is not there", host.root().join("sys/bus").display()));
+    }
+    let found = Cards::scan(host).map_err(|e| format!("/sys/bus/pci/devices: {e}"))?;
+    match found.unreadable.into_iter().next() {
+        Some(why) => Err(why),
+        None => Ok(found.cards.into_iter().filter(|card| card.vendor_id == "0x8086").collect()),
+    }
 }
 
-/// Intel's display-class PCI devices, sorted by address.
-fn cards(sys: &Path) -> Result<Vec<Card>, String> {
-    let devices = sys.join("bus/pci/devices");
-    if !exists(&devices)? {
-        // A machine without a PCI bus has /sys/bus all the same; without that, nothing can be said.
-        return if exists(&sys.join("bus"))? {
-            Ok(Vec::new())
-        } else {
-            Err(format!("{} is not there", sys.join("bus").display()))
-        };
-    }
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(&devices)
-        .and_then(|entries| entries.map(|e| e.map(|e| e.path())).collect())
-        .map_err(|e| format!("{}: {e}", devices.display()))?;
-    folders.sort();
-    let mut cards = Vec::new();
-    for folder in folders {
-        let read = |name: &str| -> Result<String, String> {
-            let path = folder.join(name);
-            let text = std::fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            Ok(text.trim().trim_start_matches("0x").to_lowercase())
-        };
-        if !read("class")?.starts_with("03") || read("vendor")? != "8086" {
-            continue;
-        }
-        let driver = std::fs::read_link(folder.join("driver"))
-            .ok()
-            .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned()));
-        cards.push(Card { id: format!("8086:{}", read("device")?), driver });
-    }
-    Ok(cards)
+/// `vendor:device`.
+fn pci_id(card: &Card) -> String {
+    format!("8086:{}", card.device_id.trim_start_matches("0x"))
 }
 
 /// The firmware files of the cards' drivers as they are installed, by name, each with its SHA-256. They are what the
@@ -228,7 +188,7 @@ fn firmware(root: &Path, cards: &[Card]) -> Result<Known<Packages>, String> {
     let mut found = Packages::new();
     for card in cards {
         let Some(driver) = &card.driver else {
-            return Err(format!("the card {} has no driver whose firmware could be looked for", card.id));
+            return Err(format!("the card {} has no driver whose firmware could be looked for", pci_id(card)));
         };
         let folder = root.join("lib/firmware").join(driver);
         if !exists(&folder)? {

@@ -19,11 +19,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_manifest::UnixTime;
+use b70_procguard::Host;
 use b70_store::{Error, Job, Progress, Result, Sha256, What, hash_many};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-pub use host::{HostRoots, host_facts};
+pub use host::host_facts;
 
 use crate::documents::{Compiler, Fingerprint, Known, RuntimeSource};
 use crate::error::AdmissionError;
@@ -45,15 +46,15 @@ pub struct FingerprintRequest<'a> {
     /// Empty: [`DEFAULT_BINARIES`].
     pub binaries: &'a [String],
     /// Where the host is read.
-    pub host: &'a HostRoots,
+    pub host: Host,
     /// How long Git and rpm may take, each call.
     pub deadline: Duration,
 }
 
 impl<'a> FingerprintRequest<'a> {
-    /// The default binaries on this host, one minute for each call.
-    pub fn new(runtime: &'a Path, build: &'a Path, host: &'a HostRoots) -> Self {
-        Self { runtime, build, binaries: &[], host, deadline: Duration::from_secs(60) }
+    /// The default binaries on this machine, one minute for each call.
+    pub fn new(runtime: &'a Path, build: &'a Path) -> Self {
+        Self { runtime, build, binaries: &[], host: Host::real(), deadline: Duration::from_secs(60) }
     }
 }
 
@@ -136,7 +137,7 @@ pub fn fingerprint(
         extra: Map::new(),
     };
     let target_architecture = doubts.settle("/target_architecture", cache.known(&["GGML_SYCL_DEVICE_ARCH"]));
-    let (host, why) = host::host_facts_with_reasons(request.host, request.deadline);
+    let (host, why) = host::host_facts_with_reasons(&request.host, request.deadline);
     doubts.0.extend(why);
     let (newer_than_binaries, mut warnings) = source.newer_than(&built.paths)?;
     if !cache.is_of(&runtime) {

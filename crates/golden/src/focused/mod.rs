@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use b70_admission::{FingerprintReport, FingerprintRequest, HostRoots, fingerprint, fingerprint_sha256};
+use b70_admission::{FingerprintReport, FingerprintRequest, fingerprint, fingerprint_sha256};
 use b70_manifest::golden::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use b70_store::{
@@ -171,8 +171,7 @@ fn build_fingerprint(
     prepared: &Prepared,
     pool: &rayon::ThreadPool,
 ) -> Result<FingerprintReport, GoldenError> {
-    let host = HostRoots::default();
-    let mut of_build = FingerprintRequest::new(&prepared.source, request.build, &host);
+    let mut of_build = FingerprintRequest::new(&prepared.source, request.build);
     of_build.binaries = &prepared.binaries;
     Ok(fingerprint(&of_build, pool, &Progress::NONE.with_cancel(request.cancel))?)
 }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use b70_manifest::Sha256Hex;
-use b70_store::{Digests, Hasher, LaneKernel, Progress, Region, TempFile, What, read_back};
+use b70_store::{Digests, Hasher, LaneKernel, Progress, Region, TempFile, What, meminfo_bytes, read_back};
 
 use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Bytes, Growing};
@@ -46,10 +46,7 @@ const MOST_UNDER_PROOF: usize = 128;
 /// Bytes of model data that may be in memory at once: by threads, but no more than an eighth of what is available.
 pub(super) fn budget(jobs: usize) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
-        .map_or(MAX_BUDGET, |kib| kib.saturating_mul(1024) / 8);
+    let available = meminfo_bytes(&meminfo, "MemAvailable").map_or(MAX_BUDGET, |bytes| bytes / 8);
     let wanted = BUDGET_PER_THREAD.saturating_mul(jobs as u64).clamp(USUAL_BUDGET, MAX_BUDGET);
     wanted.min(available).max(MIN_BUDGET)
 }

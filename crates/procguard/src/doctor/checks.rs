@@ -153,10 +153,7 @@ fn memlock(host: &Host) -> Check {
 
 fn memory(host: &Host, cards: &Cards) -> Check {
     let text = host.read_text("/proc/meminfo").unwrap_or_default();
-    let kib = text
-        .lines()
-        .find_map(|l| l.strip_prefix("MemAvailable:")?.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    let Some(bytes) = kib.and_then(|k| k.checked_mul(1024)) else {
+    let Some(bytes) = b70_store::meminfo_bytes(&text, "MemAvailable") else {
         return check("memory", S::Unknown, "/proc/meminfo has no MemAvailable", "");
     };
     let b70s = cards.cards.iter().filter(|c| c.device_id == "0xe223").count() as u64;
