@@ -11,7 +11,7 @@ use b70_client::{Api, ApiKey, Deadlines};
 use b70_manifest::calibration::{Comparison, Verdict};
 use b70_manifest::workers::Arm;
 use b70_procguard::Host;
-use b70_store::refuse_in_git;
+use b70_store::{json_bytes, refuse_in_git};
 use serde_json::{Map, Value, json};
 
 use crate::bench::{
@@ -171,10 +171,7 @@ pub(crate) fn compare(ui: &Ui, args: &CompareArgs) -> Result<Output, CliError> {
     };
     let comparison = compare_files(&results, &options)?;
     if let Some(out) = &args.out {
-        let mut bytes =
-            serde_json::to_vec_pretty(&comparison).map_err(|error| CliError::usage("internal", error.to_string()))?;
-        bytes.push(b'\n');
-        write_document(out, &bytes, false)?;
+        write_document(out, &json_bytes(out, &comparison)?, false)?;
     }
     let code = if comparison.verdict == Verdict::Win { exit::OK } else { exit::CHECK_FAILED };
     Output::new(&comparison, text::compared(ui, &comparison), code)
@@ -218,10 +215,7 @@ pub(crate) fn export(ui: &Ui, args: ExportArgs) -> Result<Output, CliError> {
         notes: args.notes,
     };
     let payload = export_localmaxxing(&result, &submission)?;
-    let mut bytes =
-        serde_json::to_vec_pretty(&payload).map_err(|error| CliError::usage("internal", error.to_string()))?;
-    bytes.push(b'\n');
-    write_document(&args.out, &bytes, false)?;
+    write_document(&args.out, &json_bytes(&args.out, &payload)?, false)?;
     Output::ok(&payload, format!("{}: {}; nothing was posted\n", ui.paint(Style::Good, "written"), args.out.display()))
 }
 

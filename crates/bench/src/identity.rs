@@ -13,7 +13,7 @@ use b70_procguard::{
     Cards, Host, ListenerOwnership, PidState, ProcessIdentity, command_line, environment, listening_inode_belongs_to,
     port_owners, redact_arguments, redact_variable,
 };
-use b70_store::{Progress, What, hash_file};
+use b70_store::sha256_file;
 use serde_json::{Map, Value, json};
 
 /// What the caller knows of a server. Values given here are the caller's word and are marked as such.
@@ -190,7 +190,7 @@ fn from_process(host: &Host, pid: u32, identity: &mut RunIdentity, notes: &mut V
         Err(error) => notes.push(format!("the environment of process {pid} cannot be read: {error}")),
     }
     let exe = PathBuf::from(format!("/proc/{pid}/exe"));
-    match sha256_of(&exe) {
+    match sha256_file(&exe) {
         Ok(digest) => identity.binary_sha256 = Some(digest),
         Err(error) => notes.push(format!("the executable of process {pid} cannot be read: {error}")),
     }
@@ -203,12 +203,6 @@ fn relevant(all: &[(String, String)]) -> BTreeMap<String, String> {
         .filter(|(name, _)| RELEVANT.iter().any(|prefix| name.starts_with(prefix)))
         .map(|(name, value)| (name.clone(), redact_variable(name, value).to_owned()))
         .collect()
-}
-
-fn sha256_of(path: &Path) -> Result<Sha256Hex, String> {
-    let digests = hash_file(path, What::Sha256, &Progress::NONE).map_err(|error| error.to_string())?;
-    let digest = digests.sha256.ok_or("no digest was made")?;
-    digest.to_string().parse().map_err(|_| "no digest was made".to_owned())
 }
 
 /// The worker's own record, if the process it names lives and is the one that listens.
@@ -258,7 +252,7 @@ fn hash_model(identity: &mut RunIdentity, local: bool, props: Option<&Props>, no
         notes.push("the model cannot be hashed: the server names no absolute path of this machine".to_owned());
         return;
     };
-    match (sha256_of(&path), identity.target_model_sha256) {
+    match (sha256_file(&path), identity.target_model_sha256) {
         (Ok(found), Some(known)) if found != known => {
             notes.push(format!("the model file has SHA-256 {found}, {known} is on record; neither is used"));
             identity.target_model_sha256 = None;

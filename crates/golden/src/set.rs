@@ -8,7 +8,7 @@ use b70_manifest::document::read_text;
 use b70_manifest::golden::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 use b70_store::{
     DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
-    hash_many, open_or_create, publish_bytes, sweep_orphans,
+    hash_many, json_bytes, open_or_create, publish_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -195,12 +195,7 @@ pub fn prepare(
     let published = published.into_iter().collect::<Result<Vec<_>, _>>()?;
     publish_bytes(staging.root(), &name(HEADER_NAME)?, HEADER.as_bytes(), 0o444, OnExisting::Fail)?;
     let document = manifest(parameters, options, &published);
-    let mut text = serde_json::to_vec_pretty(&document).map_err(|e| StoreError::Io {
-        action: "write as JSON",
-        path: PathBuf::from(MANIFEST),
-        source: e.into(),
-    })?;
-    text.push(b'\n');
+    let text = json_bytes(Path::new(MANIFEST), &document)?;
     let manifest_sha256 = Sha256::of(&text);
     publish_bytes(staging.root(), &name(MANIFEST)?, &text, 0o444, OnExisting::Fail)?;
     // The publish holds the final word on what has the name by then.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_store::{
-    DirOutcome, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, lock, open_ram_root,
-    replace_bytes, sweep_orphans,
+    DirOutcome, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, json_bytes, lock,
+    open_ram_root, replace_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -274,10 +274,7 @@ fn write_stage_file(to: &Root, source: &Path, document: &PackSet, manifest: &[u8
         created_unix: UnixTime::now(),
         extra: serde_json::Map::default(),
     };
-    let mut bytes =
-        serde_json::to_vec_pretty(&stage).map_err(|error| PackError::document(to.path(), error.to_string()))?;
-    bytes.push(b'\n');
-    replace_bytes(to, &rel(STAGE_FILE), &bytes, 0o444)?;
+    replace_bytes(to, &rel(STAGE_FILE), &json_bytes(to.path(), &stage)?, 0o444)?;
     Ok(())
 }
 

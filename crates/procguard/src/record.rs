@@ -179,9 +179,7 @@ impl Writer<'_> {
                 note: None,
             },
         };
-        let mut text = serde_json::to_vec_pretty(&info).map_err(io::Error::other)?;
-        text.push(b'\n');
-        self.write("/record.json", &text)
+        self.write("/record.json", &b70_store::json_bytes(Path::new("record.json"), &info)?)
     }
 
     fn card(&mut self, card: &Card) -> io::Result<()> {

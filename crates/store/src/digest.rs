@@ -341,6 +341,12 @@ pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_
     hash_serial(opened, &path, len, what, &mut buffer, progress)
 }
 
+/// SHA-256 of a whole file.
+pub fn sha256_file(path: &Path) -> Result<Sha256> {
+    let digests = hash_file(path, What::Sha256, &Progress::NONE)?;
+    digests.sha256.ok_or_else(|| Error::io("hash", path, io::Error::other("no digest was made")))
+}
+
 /// A bounded pool of `threads` workers (0: one for each core this process may use).
 pub fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()

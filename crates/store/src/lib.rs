@@ -75,8 +75,11 @@ mod publish;
 mod receipt;
 mod roots;
 mod sys;
+mod text;
 
-pub use digest::{Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, pool};
+pub use digest::{
+    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, pool, sha256_file,
+};
 pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
@@ -98,3 +101,4 @@ pub use receipt::{
     issue_with,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
+pub use text::{json_bytes, random_token};

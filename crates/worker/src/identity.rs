@@ -8,7 +8,7 @@ use std::{
 
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime, state::WorkerIdentity, workers::Worker};
 use b70_procguard::{Host, PidState, ProcessIdentity, Session};
-use b70_store::{Progress, RelPath, What, hash_file, replace_bytes};
+use b70_store::{RelPath, json_bytes, replace_bytes, sha256_file};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -31,10 +31,6 @@ impl BinaryDigests {
     /// Reads the executable and the shared libraries beside it, each once whatever its links are called.
     pub(crate) fn read(binary: &Path) -> Result<Self, WorkerError> {
         let real = fs::canonicalize(binary).map_err(|e| WorkerError::io(binary, "resolve", e))?;
-        let digest = |path: &Path| -> Result<Sha256Hex, WorkerError> {
-            let found = hash_file(path, What::Sha256, &Progress::NONE)?;
-            found.sha256.ok_or_else(|| WorkerError::io(path, "hash", io::Error::other("no digest was made")))
-        };
         let mut libraries = BTreeMap::new();
         let folder = real.parent().unwrap_or(Path::new("/"));
         let build = [folder.to_owned(), folder.join("../lib")];
@@ -45,11 +41,11 @@ impl BinaryDigests {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 let plain = entry.file_type().is_ok_and(|t| t.is_file());
                 if plain && (format!("{name}.").contains(".so.")) {
-                    libraries.insert(name, digest(&entry.path())?);
+                    libraries.insert(name, sha256_file(&entry.path())?);
                 }
             }
         }
-        Ok(Self { binary: digest(&real)?, libraries })
+        Ok(Self { binary: sha256_file(&real)?, libraries })
     }
 }
 
@@ -110,9 +106,7 @@ pub(crate) fn record(parts: &Parts<'_>) -> WorkerIdentity {
 pub(crate) fn write(paths: &WorkerPaths, identity: &WorkerIdentity) -> Result<(), WorkerError> {
     let root = own_directory(paths)?;
     upstream::keep(paths)?;
-    let mut text = serde_json::to_vec_pretty(identity)
-        .map_err(|e| WorkerError::io(&paths.identity, "write", io::Error::other(e)))?;
-    text.push(b'\n');
+    let text = json_bytes(&paths.identity, identity)?;
     replace_bytes(&root, &RelPath::new("resolved-identity.json")?, &text, 0o644)?;
     replace_bytes(&root, &RelPath::new("server.pid")?, format!("{}\n", identity.pid).as_bytes(), 0o644)?;
     Ok(())

@@ -10,7 +10,7 @@ use b70_manifest::{
     workers::{Arm, CacheType, Common, ExtraArgs, FlashAttention, Profile, SpecType, Worker, Workers},
 };
 use b70_procguard::{redact_arguments, redact_variable};
-use b70_store::{OnExisting, RelPath, Root, publish_bytes};
+use b70_store::{OnExisting, RelPath, Root, json_bytes, publish_bytes};
 
 use crate::{error::WorkerError, lane::Lane};
 
@@ -184,9 +184,7 @@ pub fn write_new(path: &Path, document: &Workers) -> Result<(), WorkerError> {
     if path.symlink_metadata().is_ok() {
         return Err(exists());
     }
-    let mut text =
-        serde_json::to_vec_pretty(document).map_err(|e| WorkerError::io(&path, "write", std::io::Error::other(e)))?;
-    text.push(b'\n');
+    let text = json_bytes(&path, document)?;
     publish_bytes(&Root::open(folder)?, &RelPath::new(name)?, &text, 0o644, OnExisting::Fail)?;
     Ok(())
 }

@@ -2,8 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
-    io::{self, Read as _},
+    fs, io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     process::{Command, ExitStatus, Stdio},
@@ -22,7 +21,7 @@ use b70_procguard::{
     SESSION_TOKEN_VARIABLE, Session, Signaller, StopPolicy, VerifiedProcess, listening_inode_belongs_to,
     redact_arguments, stop,
 };
-use b70_store::{LockFile, LockGuard, Progress, RelPath};
+use b70_store::{LockFile, LockGuard, Progress, RelPath, random_token};
 use rustix::process::{getpid, getsid, setsid};
 
 use crate::{
@@ -421,14 +420,6 @@ fn prepare(command: &ResolvedCommand, token: &str, name: &str) -> Command {
     process.envs(command.set.iter().map(|(k, v)| (k, v)).collect::<BTreeMap<_, _>>());
     process.env(SESSION_TOKEN_VARIABLE, token).env("B70_WORKER", name);
     process
-}
-
-/// A mark that no other session has.
-fn random_token() -> Result<String, WorkerError> {
-    let path = Path::new("/dev/urandom");
-    let mut bytes = [0_u8; 16];
-    File::open(path).and_then(|mut f| f.read_exact(&mut bytes)).map_err(|e| WorkerError::io(path, "read", e))?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
 }
 
 /// Two operations on one worker do not run at the same time.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use b70_store::{
     Error, Expected, Extras, FileIdentity, How, Mismatch, Reason, Receipt, RelPath, Result, Root, Sha256, Subject,
-    Trust, Verdict, examine, issue, replace_bytes,
+    Trust, Verdict, examine, issue, json_bytes, replace_bytes,
 };
 use serde::Serialize;
 
@@ -267,9 +267,7 @@ pub(super) fn renew_admission(opened: &mut Opened) -> Result<()> {
 }
 
 pub(super) fn write_entry(folder: &Root, entry: &CacheEntry) -> Result<()> {
-    let mut bytes = serde_json::to_vec_pretty(entry).expect("an entry has string keys only");
-    bytes.push(b'\n');
-    replace_bytes(folder, &constant(ENTRY_NAME), &bytes, 0o644).map(|_| ())
+    replace_bytes(folder, &constant(ENTRY_NAME), &json_bytes(folder.path(), entry)?, 0o644).map(drop)
 }
 
 fn first_identity(opened: &Opened) -> Result<FileIdentity> {

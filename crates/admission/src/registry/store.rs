@@ -6,8 +6,8 @@ use std::time::Duration;
 use b70_manifest::model_pack::Revision;
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use b70_store::{
-    EntryKind, Error, LockGuard, Progress, RelPath, Result, Root, Sha256, lock, open_or_create, replace_bytes,
-    sweep_orphans,
+    EntryKind, Error, LockGuard, Progress, RelPath, Result, Root, Sha256, json_bytes, lock, open_or_create,
+    replace_bytes, sweep_orphans,
 };
 use serde_json::Map;
 
@@ -160,9 +160,7 @@ impl Registry {
         };
         let folder = self.packs.create_dir_durable(&constant(&key.to_string()), 0o755)?;
         sweep_orphans(&folder)?;
-        let mut bytes = serde_json::to_vec_pretty(&record).expect("a record has string keys only");
-        bytes.push(b'\n');
-        replace_bytes(&folder, &constant(RECORD_NAME), &bytes, 0o644)?;
+        replace_bytes(&folder, &constant(RECORD_NAME), &json_bytes(folder.path(), &record)?, 0o644)?;
         Ok(self.registered(key, outcome, record))
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use b70_store::{OnExisting, RelPath, Root, open_or_create, publish_bytes, replace_bytes};
+use b70_store::{OnExisting, RelPath, Root, json_bytes, open_or_create, publish_bytes, replace_bytes};
 use serde::Serialize;
 
 /// A result file of this run.
@@ -33,9 +33,7 @@ impl<'a> ResultFile<'a> {
 
 /// The bytes of a document as it is written.
 pub(super) fn text(document: &impl Serialize) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(document).expect("maps with text keys, numbers and texts");
-    bytes.push(b'\n');
-    bytes
+    json_bytes(Path::new("the result"), document).expect("maps with text keys, numbers and texts")
 }
 
 /// Writes a file beside nothing of its name, or in its place with `replace`: whole or not at all.

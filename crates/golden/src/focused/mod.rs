@@ -16,7 +16,8 @@ use b70_admission::{FingerprintReport, FingerprintRequest, fingerprint, fingerpr
 use b70_manifest::golden::{FocusedIdentity, FocusedResult, FocusedStatus, FocusedTest};
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use b70_store::{
-    Error as StoreError, OnExisting, Progress, RelPath, Root, Sha256, What, hash_file, open_or_create, publish_bytes,
+    Error as StoreError, OnExisting, Progress, RelPath, Root, Sha256, json_bytes, open_or_create, publish_bytes,
+    sha256_file,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -182,9 +183,8 @@ fn identity(
     build: &FingerprintReport,
     golden_manifest_sha256: Sha256,
 ) -> Result<FocusedIdentity, GoldenError> {
-    let binary = hash_file(prepared.binary.as_path(), What::Sha256, &Progress::NONE)?;
     let mut extra = Map::new();
-    extra.insert("binary_sha256".to_owned(), json!(binary.sha256));
+    extra.insert("binary_sha256".to_owned(), json!(sha256_file(&prepared.binary)?));
     Ok(FocusedIdentity {
         build_fingerprint_sha256: build.fingerprint.sha256.clone(),
         golden_manifest_sha256,
@@ -229,9 +229,8 @@ fn judged(op: &str, log: &Path, ended: Ended, backend: Option<&str>) -> Result<F
         None if failed > 0 => Some(format!("{failed} of {} executed tests failed", counts.executed)),
         None => None,
     };
-    let digest = hash_file(log, What::Sha256, &Progress::NONE)?;
     let mut extra = Map::new();
-    extra.insert("log_sha256".to_owned(), json!(digest.sha256));
+    extra.insert("log_sha256".to_owned(), json!(sha256_file(log)?));
     extra.insert("not_supported".to_owned(), json!(counts.not_supported));
     extra.insert("seconds".to_owned(), json!(seconds));
     if let Some(reason) = reason {
@@ -280,12 +279,7 @@ impl RunFolder {
     }
 
     fn publish(&self, document: &FocusedResult) -> Result<PathBuf, GoldenError> {
-        let mut text = serde_json::to_vec_pretty(document).map_err(|e| GoldenError::Io {
-            action: "write as JSON",
-            path: self.0.path().to_path_buf(),
-            source: e.into(),
-        })?;
-        text.push(b'\n');
+        let text = json_bytes(self.0.path(), document)?;
         Ok(publish_bytes(&self.0, &RelPath::new("result.json")?, &text, 0o444, OnExisting::Fail)?.path)
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use b70_manifest::golden::{FocusedResult, FocusedStatus, LabFocusedResult};
 use b70_store::{
-    EntryKind, Error as StoreError, Progress, RelPath, Root, Sha256, What, hash_file, open_or_create, replace_bytes,
+    EntryKind, Error as StoreError, RelPath, Root, Sha256, json_bytes, open_or_create, replace_bytes, sha256_file,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,12 +43,7 @@ fn file_name(key: &Sha256) -> Result<RelPath, GoldenError> {
 /// Records a pass.
 pub(super) fn record(root: &Path, receipt: &Receipt) -> Result<(), GoldenError> {
     let folder = open_or_create(&folder(root), 0o755)?;
-    let mut text = serde_json::to_vec_pretty(receipt).map_err(|e| GoldenError::Io {
-        action: "write as JSON",
-        path: folder.path().to_path_buf(),
-        source: e.into(),
-    })?;
-    text.push(b'\n');
+    let text = json_bytes(folder.path(), receipt)?;
     replace_bytes(&folder, &file_name(&receipt.result.run_key)?, &text, 0o644)?;
     Ok(())
 }
@@ -145,8 +140,8 @@ fn proven(bytes: &[u8], key: &Sha256) -> Result<Receipt, String> {
             return Err(format!("{} was not passed", test.op));
         }
         let recorded = test.extra.get("log_sha256").and_then(Value::as_str).unwrap_or_default();
-        let found = hash_file(Path::new(&test.log), What::Sha256, &Progress::NONE).map_err(|e| e.to_string())?;
-        if found.sha256.is_none_or(|sha256| sha256.to_string() != recorded) {
+        let found = sha256_file(Path::new(&test.log)).map_err(|e| e.to_string())?;
+        if found.to_string() != recorded {
             return Err(format!("{} is not the log of that run", test.log));
         }
     }

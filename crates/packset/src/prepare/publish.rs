@@ -2,9 +2,9 @@
 
 use b70_manifest::pack::{LayoutRecord, PackSet, SourceModel, TensorPack};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
-use b70_store::replace_bytes;
+use b70_store::{json_bytes, replace_bytes};
 
-use super::run::{Account, Counts, Run, json_bytes};
+use super::run::{Account, Counts, Run};
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::set_identity;
@@ -67,7 +67,7 @@ impl Run<'_> {
             None => note(!matches!(root.try_stat(&rel(MANIFEST_FILE)), Ok(None)), MANIFEST_FILE),
         }
         let document = self.document(entries, counts, account, &index);
-        let bytes = json_bytes(&document);
+        let bytes = json_bytes(root.path(), &document)?;
         for (name, bytes) in [
             (INDEX_FILE, index.as_bytes()),
             (SUMS_FILE, sums(entries, index.as_bytes(), &bytes).as_bytes()),

@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack};
 use b70_manifest::{Sha256Hex, canonical_sha256};
-use b70_store::{How, LockGuard, Outcome, RelPath, Root, TempFile, lock, replace_bytes, sweep_orphans};
-use serde::Serialize;
+use b70_store::{How, LockGuard, Outcome, RelPath, Root, TempFile, json_bytes, lock, replace_bytes, sweep_orphans};
 
 use super::pieces::Wanted;
 use super::pipeline::{self, Packer, Pipeline};
@@ -329,7 +328,7 @@ impl<'a> Run<'a> {
         let in_the_way = clear_the_way(&self.tensors_dir, &rel(file_name(&payload_name(wanted.key))))?
             | clear_the_way(&self.tensors_dir, &sidecar)?;
         let (entry, outcome, imported) = finished.publish(wanted, &self.tensors_dir, &self.options.progress)?;
-        let written = replace_bytes(&self.tensors_dir, &sidecar, &json_bytes(&entry), 0o644)?;
+        let written = replace_bytes(&self.tensors_dir, &sidecar, &json_bytes(self.tensors_dir.path(), &entry)?, 0o644)?;
         // The sidecar comes last: where one was, the tensor had been ready once and was not any more.
         let repaired = in_the_way || outcome == Outcome::Repaired || written.outcome == Outcome::Repaired;
         Ok(Done::Published { entry, imported, repaired })
@@ -427,12 +426,6 @@ impl Packer for Workers<'_, '_> {
 /// The last component of a name below the set's folder.
 fn file_name(name: &str) -> &str {
     name.rsplit('/').next().unwrap_or_default()
-}
-
-pub(super) fn json_bytes<T: Serialize>(document: &T) -> Vec<u8> {
-    let mut bytes = serde_json::to_vec_pretty(document).expect("documents have string keys and finite numbers");
-    bytes.push(b'\n');
-    bytes
 }
 
 fn take_lock(cache: &Root, set_key: Sha256Hex, options: &PrepareOptions<'_>) -> Result<Option<LockGuard>, PackError> {

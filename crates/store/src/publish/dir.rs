@@ -51,7 +51,7 @@ impl StagingDir {
     pub fn create(parent: &Root) -> Result<Self> {
         fault::step("staging.create");
         for _ in 0..16 {
-            let name = temp_name(parent.path())?;
+            let name = temp_name()?;
             let path = parent.path().join(&name);
             match rustix::fs::mkdirat(parent, name.as_os_str(), Mode::RWXU) {
                 Ok(()) => {}

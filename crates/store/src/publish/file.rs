@@ -145,7 +145,7 @@ impl TempFile {
 
     fn create_named(dir: &Root) -> Result<(Place, File, File)> {
         for _ in 0..16 {
-            let name = temp_name(dir.path())?;
+            let name = temp_name()?;
             let path = dir.path().join(&name);
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let writer = match rustix::fs::openat(dir, name.as_os_str(), flags, Mode::RUSR | Mode::WUSR) {
@@ -469,7 +469,7 @@ impl TempFile {
         if matches!(self.place, Place::Unnamed) {
             // A rename needs a name to start from; locked first, so that no sweep takes it for an orphan.
             let _ = try_flock(&self.reader, true).map_err(|e| Error::io("lock", self.shown(), e))?;
-            let temp = temp_name(self.dir.path())?;
+            let temp = temp_name()?;
             fault::step("file.link-temp");
             link_unnamed(&self.reader, &self.dir, &temp)
                 .map_err(|e| Error::write("name a temporary file in", self.dir.path(), self.end, e))?;

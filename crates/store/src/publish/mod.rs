@@ -25,16 +25,14 @@ pub use sweep::{Orphan, Sweep, sweep_orphans};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::path::{EntryKind, Root};
+use crate::text::random_token;
 
 /// Every temporary name of ours begins with this.
 pub(crate) const TEMP_PREFIX: &str = ".b70-tmp-";
 
 /// A fresh hidden name: 64 random bits.
-pub(crate) fn temp_name(path: &Path) -> Result<OsString> {
-    let mut random = [0_u8; 8];
-    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| Error::io("draw a random name in", path, e))?;
-    Ok(format!("{TEMP_PREFIX}{:016x}", u64::from_le_bytes(random)).into())
+pub(crate) fn temp_name() -> Result<OsString> {
+    Ok(format!("{TEMP_PREFIX}{}", &random_token()?[..16]).into())
 }
 
 /// `fsync` whose failure is final: a second attempt after a failed one may succeed without having written anything.
