@@ -71,8 +71,8 @@ pub(crate) fn model(path: Option<&Path>, spec: Option<&ModelPackManifest>) -> Re
 
 /// The plan: the one that is named, else the one the spec names, else everything.
 pub(crate) fn plan(args: &PlanArgs, spec: Option<&ModelPackManifest>, layout: Xe2DpasV2) -> Result<Plan, CliError> {
-    let name = args.plan.as_deref().or_else(|| spec.and_then(b70_packset::spec_plan));
-    Ok(Plan::named_or_file(name.unwrap_or(b70_packset::ALL_PLAN), &layout)?)
+    let name = args.plan.as_deref().or_else(|| spec.and_then(|spec| b70_packset::spec_plan(spec, &layout)));
+    Ok(Plan::named_or_file(name.unwrap_or(b70_xe2pack::ALL_PLAN), &layout)?)
 }
 
 /// Reads a model-pack manifest.

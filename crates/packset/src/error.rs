@@ -31,6 +31,8 @@ pub enum PackError {
     UnknownPlan {
         /// What was asked for.
         name: String,
+        /// Those that come with the layout.
+        known: Vec<&'static str>,
     },
     /// A plan file that breaks a rule of plans.
     #[error("plan {}: {problem}", path.display())]
@@ -59,6 +61,8 @@ pub enum PackError {
         path: PathBuf,
         /// Everything that is wrong, one entry a tensor.
         problems: Vec<TensorProblem>,
+        /// The layout's plan that takes whatever the model has.
+        every: Option<&'static str>,
     },
     /// A plan without exact shapes, where the keys were asked for without the model.
     #[error("plan {plan:?} has no exact shapes, so its keys depend on the model's directory")]
@@ -203,18 +207,20 @@ impl Explain for PackError {
             Self::Model(_, path) => report("not-a-valid-gguf").path(path),
             Self::Io { path, .. } => report("io").path(path),
             Self::Store(error) => error.report(),
-            Self::UnknownPlan { name } => report("unknown-plan")
+            Self::UnknownPlan { name, known } => report("unknown-plan")
                 .found(name)
-                .expected("qwen27-xe2-m6, all-q4_0, or the path of a plan file"),
+                .expected(format!("{}, or the path of a plan file", known.join(", "))),
             Self::PlanFile { path, .. } => {
                 report("plan-file").path(path).hint("docs/formats/pack-set.md describes plan files")
             }
             Self::PlanLayout { found, expected, .. } => report("plan-layout").found(found).expected(expected),
-            Self::PlanMismatch { path, problems, .. } => report("plan-mismatch")
+            Self::PlanMismatch { path, problems, every, .. } => report("plan-mismatch")
                 .path(path)
                 .found(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
                 .expected("every tensor the plan names, with its shape and type")
-                .hint("use --plan all-q4_0 to pack what the model has, or name another plan"),
+                .hint(every.map_or("name another plan".to_owned(), |every| {
+                    format!("use --plan {every} to pack what the model has, or name another plan")
+                })),
             Self::PlanNotExact { .. } => {
                 report("plan-not-exact").hint("run inspect or prepare with the model, or use a plan with exact shapes")
             }

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use b70_manifest::pack::{LayoutRecord, PlanRules};
 use schemars::JsonSchema;
 use serde::Serialize;
 use thiserror::Error;
@@ -39,7 +40,7 @@ pub struct SourceType {
     pub block_bytes: u64,
 }
 
-/// What a layout says of itself in documents.
+/// The names by which keys, plans and the index know a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayoutDescriptor {
     /// Name, for example `q4_0-xe2-dpas-v2`.
@@ -48,14 +49,19 @@ pub struct LayoutDescriptor {
     pub version: u64,
     /// Device architecture the kernel is built for; part of every key.
     pub architecture: &'static str,
-    /// The order of the quant region, in words.
-    pub quant_region: &'static str,
-    /// The order of the scale region, in words.
-    pub scale_region: &'static str,
-    /// How a stored nibble becomes the device's value.
-    pub zero_point_transform: &'static str,
-    /// Byte order of multi-byte values.
-    pub endianness: &'static str,
+}
+
+/// A plan that comes with a layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BuiltInPlan {
+    /// Its name.
+    pub name: &'static str,
+    /// First part of every format name in the documents of its sets.
+    pub format_prefix: &'static str,
+    /// What model-pack manifests call the kernel ABI of its sets, beside its own name.
+    pub kernel_abi: Option<&'static str>,
+    /// Which tensors go to which slot.
+    pub rules: PlanRules,
 }
 
 /// Whether a call may use the threads of the current rayon pool.
@@ -136,8 +142,14 @@ pub enum LayoutError {
 /// Implementations never touch files. Packing any band of whole row groups *as a tensor of its own* must give bytes
 /// that [`Layout::segments`] scatters into the whole payload; that is how tensors larger than memory are packed.
 pub trait Layout: Send + Sync {
-    /// Names and regions for documents and keys.
+    /// Its names.
     fn descriptor(&self) -> &LayoutDescriptor;
+
+    /// What documents say of it.
+    fn record(&self) -> LayoutRecord;
+
+    /// The plans that come with it.
+    fn plans(&self) -> Vec<BuiltInPlan>;
 
     /// The tensor type it packs.
     fn source_type(&self) -> SourceType;

@@ -12,32 +12,14 @@
 //!
 //! # Example
 //! ```
-//! use b70_packset::{MatrixShape, Plan};
-//! # use b70_packset::{Layout, LayoutDescriptor, LayoutError, Segment, SourceType, Threads};
-//! # struct Lab;
-//! # impl Layout for Lab {
-//! #     fn descriptor(&self) -> &LayoutDescriptor {
-//! #         const D: LayoutDescriptor = LayoutDescriptor { name: "q4_0-xe2-dpas-v2", version: 2, architecture: "bmg-g31",
-//! #             quant_region: "", scale_region: "", zero_point_transform: "", endianness: "little" };
-//! #         &D
-//! #     }
-//! #     fn source_type(&self) -> SourceType {
-//! #         SourceType { id: 2, name: "GGML_TYPE_Q4_0", block_elements: 32, block_bytes: 18 }
-//! #     }
-//! #     fn row_group(&self) -> u64 { 16 }
-//! #     fn kernel(&self) -> &'static str { "none" }
-//! #     fn check(&self, _: MatrixShape) -> Result<(), LayoutError> { Ok(()) }
-//! #     fn source_len(&self, s: MatrixShape) -> Result<u64, LayoutError> { Ok(s.k / 32 * 18 * s.n) }
-//! #     fn payload_len(&self, s: MatrixShape) -> Result<u64, LayoutError> { Ok(s.k / 32 * 18 * s.n) }
-//! #     fn pack(&self, _: MatrixShape, s: &[u8], p: &mut [u8], _: Threads) -> Result<(), LayoutError> { p.copy_from_slice(s); Ok(()) }
-//! #     fn unpack(&self, _: MatrixShape, p: &[u8], s: &mut [u8], _: Threads) -> Result<(), LayoutError> { s.copy_from_slice(p); Ok(()) }
-//! #     fn segments(&self, _: MatrixShape, _: std::ops::Range<u64>) -> Result<Vec<Segment>, LayoutError> { Ok(vec![]) }
-//! # }
-//! # let layout = Lab; // stands for b70_xe2pack::Xe2DpasV2
+//! use b70_packset::{Plan, plan_keys};
+//! use b70_xe2pack::{QWEN27_PLAN, Xe2DpasV2};
+//!
 //! // The keys of a model need no model, only its hash and a plan with exact shapes.
-//! let plan = Plan::built_in("qwen27-xe2-m6", &layout).expect("a built-in plan");
+//! let layout = Xe2DpasV2::new();
+//! let plan = Plan::built_in(QWEN27_PLAN, &layout).expect("a plan of the layout");
 //! let model = "20c9c45d4d25b492b82117960b5f715ef9daff75e4e14c4fb878fa3793fb379a".parse()?;
-//! let keys = b70_packset::plan_keys(&plan, &layout, model)?;
+//! let keys = plan_keys(&plan, &layout, model)?;
 //! assert_eq!(keys.set_key.to_string(), "7fb8a0192d10819de692735c398e01037c89023fac3f9ac54e17bb6633c321c3");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -77,11 +59,11 @@ pub use error::PackError;
 pub use index::{payload_table_sha256, runtime_index};
 pub use inspect::{InspectStatus, InspectedTensor, Inspection, inspect};
 pub use keys::{KeyRow, KeyTable, plan_keys, set_identity, tensor_identity};
-pub use layout::{Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
+pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::{Model, ModelTensor};
 pub use output::output_schemas;
-pub use plan::{ALL_PLAN, Plan, QWEN27_PLAN, SelectedTensor, Selection, SkippedTensor, TensorProblem};
+pub use plan::{Plan, SelectedTensor, Selection, SkippedTensor, TensorProblem};
 #[doc(hidden)]
 pub use prepare::prepare_in;
 pub use prepare::{ModelHash, PrepareOptions, Prepared, prepare};

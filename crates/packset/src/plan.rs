@@ -4,22 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-use b70_manifest::pack::{
-    EveryEligible, LAB_FORMAT_PREFIX, LayerRange, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape,
-};
+use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
-use crate::layout::{Layout, MatrixShape};
+use crate::layout::{BuiltInPlan, Layout, MatrixShape};
 use crate::model::{Model, ModelTensor};
 
-/// Name of the plan for the lab's model.
-pub const QWEN27_PLAN: &str = "qwen27-xe2-m6";
-/// Name of the kernel ABI that the lab's model-pack manifest gives packs of that plan.
-pub(crate) const QWEN27_ABI: &str = "qwen27-b70-pack-v1";
-/// Name of the plan that packs everything the layout can take; the default.
-pub const ALL_PLAN: &str = "all-q4_0";
 /// A plan file larger than this is refused unread.
 const MAX_PLAN_BYTES: u64 = 1 << 20;
 /// More slots than any GGUF directory of bounded size can fill.
@@ -37,31 +29,35 @@ impl Plan {
         match Self::built_in(name, layout) {
             Some(plan) => Ok(plan),
             None if Path::new(name).exists() => Self::from_file(Path::new(name)),
-            None => Err(PackError::UnknownPlan { name: name.to_owned() }),
+            None => {
+                let known = layout.plans().iter().map(|plan| plan.name).collect();
+                Err(PackError::UnknownPlan { name: name.to_owned(), known })
+            }
         }
     }
 
-    /// The built-in plan of that name, over the given layout.
+    /// The plan of that name that comes with the layout.
     pub fn built_in(name: &str, layout: &dyn Layout) -> Option<Self> {
+        Self::of_layout(layout, |plan| plan.name == name)
+    }
+
+    /// The first plan of the layout that is `wanted`.
+    pub(crate) fn of_layout(layout: &dyn Layout, wanted: impl Fn(&BuiltInPlan) -> bool) -> Option<Self> {
+        let plan = layout.plans().into_iter().find(wanted)?;
         let descriptor = layout.descriptor();
         let layout = PlanLayout {
             name: descriptor.name.to_owned(),
             version: descriptor.version,
             architecture: descriptor.architecture.to_owned(),
         };
-        let (format_prefix, rules) = match name {
-            QWEN27_PLAN => (LAB_FORMAT_PREFIX, PlanRules::Listed(qwen27_rules())),
-            ALL_PLAN => ("xe2-dpas", PlanRules::Every(EveryEligible::EveryEligibleTensor)),
-            _ => return None,
-        };
         Some(Self {
             document: PackPlan {
                 schema: None,
                 schema_version: 1,
-                name: name.to_owned(),
-                format_prefix: format_prefix.to_owned(),
+                name: plan.name.to_owned(),
+                format_prefix: plan.format_prefix.to_owned(),
                 layout,
-                rules,
+                rules: plan.rules,
             },
         })
     }
@@ -79,7 +75,9 @@ impl Plan {
             return Err(format!("schema_version is {}, expected 1", document.schema_version));
         }
         if document.format_prefix == LAB_FORMAT_PREFIX {
-            return Err(format!("format_prefix {LAB_FORMAT_PREFIX:?} is reserved for the built-in plan {QWEN27_PLAN}"));
+            return Err(format!(
+                "format_prefix {LAB_FORMAT_PREFIX:?} is reserved for the built-in plan {LAB_FORMAT_PREFIX}"
+            ));
         }
         let word = |text: &str, longest: usize, upper: bool| {
             !text.is_empty()
@@ -162,7 +160,13 @@ impl Plan {
         if problems.is_empty() {
             return Ok(selection);
         }
-        Err(PackError::PlanMismatch { plan: self.name().to_owned(), path: model.path().to_path_buf(), problems })
+        let plans = layout.plans();
+        Err(PackError::PlanMismatch {
+            plan: self.name().to_owned(),
+            path: model.path().to_path_buf(),
+            problems,
+            every: plans.iter().find(|plan| matches!(plan.rules, PlanRules::Every(_))).map(|plan| plan.name),
+        })
     }
 
     /// The same, with what keeps the plan from being carried out as data; the selection then lacks those tensors.
@@ -428,39 +432,11 @@ fn check_rules(rules: &[PlanRule]) -> Result<(), String> {
     Ok(())
 }
 
-fn qwen27_rules() -> Vec<PlanRule> {
-    let rule = |part: &str, first, shape, slot_base, slot_stride| PlanRule {
-        pattern: format!("blk.{{layer}}.{part}.weight"),
-        layers: LayerRange { first, last: 64 },
-        shape: RuleShape::Exact(shape),
-        slot_base,
-        slot_stride,
-    };
-    vec![
-        rule("ffn_gate", 0, [5120, 17408], 0, 2),
-        rule("ffn_up", 0, [5120, 17408], 1, 2),
-        // The first eight down projections are Q4_1 in the published model.
-        rule("ffn_down", 8, [17408, 5120], 130, 1),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
-    use b70_manifest::pack::WildShape;
+    use b70_manifest::pack::{LayerRange, WildShape};
 
     use super::*;
-
-    #[test]
-    fn the_lab_plan_fills_187_slots() {
-        let rules = qwen27_rules();
-        check_rules(&rules).unwrap();
-        let slots: HashMap<u64, String> = expand(&rules).map(|(slot, name, _)| (slot, name)).collect();
-        assert_eq!(slots.len(), 187);
-        assert_eq!(slots[&0], "blk.0.ffn_gate.weight");
-        assert_eq!(slots[&129], "blk.64.ffn_up.weight");
-        assert_eq!(slots[&130], "blk.8.ffn_down.weight");
-        assert_eq!(slots[&186], "blk.64.ffn_down.weight");
-    }
 
     #[test]
     fn broken_rules_are_named() {

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use b70_manifest::Sha256Hex;
-use b70_manifest::pack::{LayoutRecord, PackSet, TensorPack};
+use b70_manifest::pack::{PackSet, TensorPack};
 use b70_store::{RelPath, Root};
 
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
-use crate::layout::LayoutDescriptor;
 use crate::manage::SetRow;
 use crate::trust::{RECEIPT_BESIDE, RECEIPT_FILE};
 
@@ -156,18 +155,4 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T,
         not_json: true,
     })?;
     crate::document::parse(path, text)
-}
-
-/// What a layout says of itself, as documents hold it.
-pub(crate) fn layout_record(descriptor: &LayoutDescriptor) -> LayoutRecord {
-    LayoutRecord {
-        name: descriptor.name.to_owned(),
-        version: descriptor.version,
-        architecture: descriptor.architecture.to_owned(),
-        quant_region: descriptor.quant_region.to_owned(),
-        scale_region: descriptor.scale_region.to_owned(),
-        q4_zero_point_transform: descriptor.zero_point_transform.to_owned(),
-        endianness: descriptor.endianness.to_owned(),
-        extra: serde_json::Map::default(),
-    }
 }

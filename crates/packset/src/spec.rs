@@ -7,8 +7,8 @@ use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{PackSet, ToolRecord};
 
 use crate::error::PackError;
+use crate::layout::Layout;
 use crate::model::Model;
-use crate::plan::{ALL_PLAN, QWEN27_ABI, QWEN27_PLAN};
 use crate::prepare::ModelHash;
 use crate::set::SetDir;
 use crate::verify::{Depth, FailureDetail, Requirement, RequirementOutcome, Verification, VerifyStatus};
@@ -32,13 +32,10 @@ pub fn read_spec(path: &Path) -> Result<ModelPackManifest, PackError> {
     crate::document::parse(path, &crate::document::read_text(path, MAX_SPEC_BYTES)?)
 }
 
-/// The built-in plan that a spec's kernel ABI names, by the plan's own name or the one the lab gave the ABI of its packs.
-pub fn spec_plan(spec: &ModelPackManifest) -> Option<&'static str> {
-    match spec.kernel_abi.name.as_str() {
-        QWEN27_PLAN | QWEN27_ABI => Some(QWEN27_PLAN),
-        ALL_PLAN => Some(ALL_PLAN),
-        _ => None,
-    }
+/// The layout's plan that a spec's kernel ABI names, by the plan's own name or by that of the ABI of its sets.
+pub fn spec_plan(spec: &ModelPackManifest, layout: &dyn Layout) -> Option<&'static str> {
+    let abi = spec.kernel_abi.name.as_str();
+    layout.plans().iter().find(|plan| plan.name == abi || plan.kernel_abi == Some(abi)).map(|plan| plan.name)
 }
 
 /// What is known of a model's hash from a spec or an argument.

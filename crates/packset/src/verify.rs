@@ -19,8 +19,8 @@ use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::tensor_identity;
 use crate::layout::{Layout, MatrixShape};
 use crate::model::Model;
-use crate::plan::{Plan, QWEN27_PLAN};
-use crate::set::{MANIFEST_FILE, SetDir, layout_record};
+use crate::plan::Plan;
+use crate::set::{MANIFEST_FILE, SetDir};
 use crate::spec::apply_requirements;
 use crate::trust::PayloadTrust;
 use payloads::{check_against, check_payload_digests};
@@ -292,8 +292,9 @@ pub(crate) fn check_documents(
     );
     let mut found = document.layout.clone();
     found.extra.clear();
-    if found != layout_record(descriptor) {
-        failures.add("layout-contract", format!("layout is {found:?}, expected {:?}", layout_record(descriptor)));
+    let expected = layout.record();
+    if found != expected {
+        failures.add("layout-contract", format!("layout is {found:?}, expected {expected:?}"));
     }
     check_tensors(document, layout, prefix, failures)?;
     let index = &document.runtime_index;
@@ -337,7 +338,8 @@ fn check_tensors(
     for tensor in &document.tensors {
         check_tensor(tensor, document, layout, prefix, failures)?;
     }
-    check_slots(document, layout, prefix, failures)
+    check_slots(document, layout, prefix, failures);
+    Ok(())
 }
 
 fn check_tensor(
@@ -374,12 +376,7 @@ fn check_tensor(
     Ok(())
 }
 
-fn check_slots(
-    document: &PackSet,
-    layout: &dyn Layout,
-    prefix: &str,
-    failures: &mut Failures,
-) -> Result<(), PackError> {
+fn check_slots(document: &PackSet, layout: &dyn Layout, prefix: &str, failures: &mut Failures) {
     const CODE: &str = "tensor-slot-table";
     let mut names = HashSet::new();
     for tensor in &document.tensors {
@@ -387,17 +384,15 @@ fn check_slots(
             failures.add(CODE, format!("{} has two slots", tensor.identity.tensor_name));
         }
     }
-    if prefix != LAB_FORMAT_PREFIX {
-        return Ok(());
-    }
-    let slots = Plan::built_in(QWEN27_PLAN, layout).map(|plan| plan.exact_slots()).transpose()?.unwrap_or_default();
+    // What has the prefix of a plan with exact shapes has that plan's slots.
+    let plan = Plan::of_layout(layout, |plan| plan.format_prefix == prefix);
+    let Some(Ok(slots)) = plan.map(|plan| plan.exact_slots()) else { return };
     failures.equal("tensor-count", "tensor_count", &(document.tensors.len() as u64), &(slots.len() as u64));
     for ((slot, name, shape), tensor) in slots.iter().zip(&document.tensors) {
         if tensor.identity.tensor_name != *name || tensor.identity.tensor_shape != [shape.k, shape.n] {
             failures.add(CODE, format!("slot {slot} holds {}, expected {name}", tensor.identity.tensor_name));
         }
     }
-    Ok(())
 }
 
 /// Checks of the files beside the manifest: sidecars, payload sizes, the index.

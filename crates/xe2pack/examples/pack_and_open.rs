@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use b70_packset::{
-    ALL_PLAN, Expectation, Lookup, Model, ModelHash, Plan, PrepareOptions, SetDir, Stage, StageOptions, prepare,
-    stage_ram, tool_record,
+    Expectation, Lookup, Model, ModelHash, Plan, PrepareOptions, SetDir, Stage, StageOptions, prepare, stage_ram,
+    tool_record,
 };
 use b70_store::Progress;
-use b70_xe2pack::Xe2DpasV2;
+use b70_xe2pack::{ALL_PLAN, Xe2DpasV2};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

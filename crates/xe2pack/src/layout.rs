@@ -2,21 +2,15 @@
 
 use std::ops::Range;
 
-use b70_packset::{Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
+use b70_manifest::pack::LayoutRecord;
+use b70_packset::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
 
 use crate::geometry::{BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, TILE_ROWS};
 use crate::kernels::Kernel;
 
-/// What the layout says of itself in documents and keys.
-pub const DESCRIPTOR: LayoutDescriptor = LayoutDescriptor {
-    name: "q4_0-xe2-dpas-v2",
-    version: 2,
-    architecture: "bmg-g31",
-    quant_region: "[k_block][n16_tile][k8_group][n_lane][8 signed-s4 nibbles]",
-    scale_region: "fp16 [k_block][n_row]",
-    zero_point_transform: "stored_nibble_xor_0x8",
-    endianness: "little",
-};
+/// The layout's names in keys, plans and documents.
+pub const DESCRIPTOR: LayoutDescriptor =
+    LayoutDescriptor { name: "q4_0-xe2-dpas-v2", version: 2, architecture: "bmg-g31" };
 
 /// The layout `q4_0-xe2-dpas-v2`, with the kernel that carries it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +39,23 @@ impl Default for Xe2DpasV2 {
 impl Layout for Xe2DpasV2 {
     fn descriptor(&self) -> &LayoutDescriptor {
         &DESCRIPTOR
+    }
+
+    fn record(&self) -> LayoutRecord {
+        LayoutRecord {
+            name: DESCRIPTOR.name.to_owned(),
+            version: DESCRIPTOR.version,
+            architecture: DESCRIPTOR.architecture.to_owned(),
+            quant_region: "[k_block][n16_tile][k8_group][n_lane][8 signed-s4 nibbles]".to_owned(),
+            scale_region: "fp16 [k_block][n_row]".to_owned(),
+            q4_zero_point_transform: "stored_nibble_xor_0x8".to_owned(),
+            endianness: "little".to_owned(),
+            extra: serde_json::Map::default(),
+        }
+    }
+
+    fn plans(&self) -> Vec<BuiltInPlan> {
+        crate::plans::plans()
     }
 
     fn source_type(&self) -> SourceType {

@@ -50,6 +50,7 @@ pub mod emulate;
 mod geometry;
 mod kernels;
 mod layout;
+mod plans;
 pub mod reference;
 mod selftest;
 mod vectors;
@@ -57,6 +58,7 @@ mod vectors;
 pub use geometry::{BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, SIGN_XOR, TILE_QUANT_BYTES, TILE_ROWS, TILE_SCALE_BYTES};
 pub use kernels::{Kernel, KernelError};
 pub use layout::{DESCRIPTOR, Xe2DpasV2};
+pub use plans::{ALL_PLAN, QWEN27_PLAN};
 pub use selftest::{BOUNDARY_SHAPES, Failure, Fault, KernelReport, SelfTest, SelfTestStatus, SkippedKernel, self_test};
 /// Schemas of what the commands over this layout print with `--json`.
 pub fn output_schemas() -> Vec<b70_manifest::schema::Entry> {

@@ -3,9 +3,9 @@ use std::time::Duration;
 
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{Depth, QWEN27_PLAN, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
+use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
 use b70_store::Progress;
-use b70_xe2pack::Xe2DpasV2;
+use b70_xe2pack::{QWEN27_PLAN, Xe2DpasV2};
 
 use crate::pack::context;
 

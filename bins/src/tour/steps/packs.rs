@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use b70_cli::{CliError, bytes_text};
 use b70_packset::{
-    ALL_PLAN, Depth, Expectation, Inspection, Layout as _, Model, ModelHash, PackError, Plan, PrepareOptions, Prepared,
-    SetDir, Verification, VerifyOptions, VerifyStatus,
+    Depth, Expectation, Inspection, Layout as _, Model, ModelHash, PackError, Plan, PrepareOptions, Prepared, SetDir,
+    Verification, VerifyOptions, VerifyStatus,
 };
 use b70_store::Progress;
-use b70_xe2pack::Xe2DpasV2;
+use b70_xe2pack::{ALL_PLAN, Xe2DpasV2};
 
 use super::{Places, Proof, Tour, expect, flip_bit, told};
 use crate::tour::model::{self, ONE_TENSOR, PACKABLE};

@@ -9,12 +9,10 @@ use std::{
 };
 
 use b70_admission::{ModelCache, ModelSource, PrepareRequest, Reserve};
-use b70_packset::{
-    ALL_PLAN, Model, ModelHash, Plan, PrepareOptions, SetDir, StageOptions, prepare, stage_ram, tool_record,
-};
+use b70_packset::{Model, ModelHash, Plan, PrepareOptions, SetDir, StageOptions, prepare, stage_ram, tool_record};
 use b70_procguard::Host;
 use b70_store::{How, Progress, Sha256};
-use b70_xe2pack::Xe2DpasV2;
+use b70_xe2pack::{ALL_PLAN, Xe2DpasV2};
 use serde_json::{Value, json};
 
 use crate::real::support::{Lane, isolated, pid_of};

@@ -8,7 +8,7 @@ use super::run::{Account, Counts, Run};
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::set_identity;
-use crate::set::{MANIFEST_FILE, SUMS_FILE, clear_the_way, layout_record, rel};
+use crate::set::{MANIFEST_FILE, SUMS_FILE, clear_the_way, rel};
 use crate::sums::{MAX_SUMS_BYTES, sums};
 use crate::verify::same_tensor;
 
@@ -89,8 +89,7 @@ impl Run<'_> {
             && document.key == self.set_key
             && document.identity == set_identity(self.layout, self.sha256, prefix, self.keys.clone())
             && document.source_model.sha256 == self.sha256
-            && LayoutRecord { extra: serde_json::Map::default(), ..document.layout.clone() }
-                == layout_record(self.layout.descriptor())
+            && LayoutRecord { extra: serde_json::Map::default(), ..document.layout.clone() } == self.layout.record()
             && document.tensor_count == entries.len() as u64
             && document.payload_size_bytes == entries.iter().map(|entry| entry.payload.size_bytes).sum::<u64>()
             && document.tensors.len() == entries.len()
@@ -122,7 +121,7 @@ impl Run<'_> {
                 extra: serde_json::Map::default(),
             },
             gguf: self.model.facts(),
-            layout: layout_record(self.layout.descriptor()),
+            layout: self.layout.record(),
             tool: self.options.tool.clone(),
             plan: Some(self.plan.name().to_owned()),
             tensor_count: entries.len() as u64,

@@ -33,7 +33,7 @@ impl Lab {
     }
 
     pub fn plan(&self) -> Plan {
-        Plan::built_in(b70_packset::ALL_PLAN, &self.layout).expect("a built-in plan")
+        Plan::built_in(b70_xe2pack::ALL_PLAN, &self.layout).expect("a built-in plan")
     }
 
     /// Prepares the plan `all-q4_0` into the root of that name.
