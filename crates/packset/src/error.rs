@@ -1,10 +1,10 @@
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use b70_manifest::{CanonicalError, ErrorReport, Explain, Sha256Hex, exit};
 use thiserror::Error;
 
 use crate::layout::LayoutError;
-use crate::plan::TensorProblem;
 
 /// Why a pack-set operation was refused or failed.
 #[derive(Debug, Error)]
@@ -198,6 +198,58 @@ fn summary(problems: &[TensorProblem]) -> String {
         text.push_str(&format!("; and {} more", problems.len() - SHOWN));
     }
     text
+}
+
+/// Something that keeps a plan from being carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum TensorProblem {
+    /// The model has no such tensor.
+    Missing {
+        /// The name the plan asks for.
+        name: String,
+        /// Its slot.
+        slot: u64,
+    },
+    /// The tensor has another type than the layout packs.
+    Type {
+        /// The tensor.
+        name: String,
+        /// Its type.
+        found: String,
+        /// The layout's type.
+        expected: String,
+    },
+    /// The tensor has another shape than the plan asks for, or one that the layout cannot take.
+    Shape {
+        /// The tensor.
+        name: String,
+        /// Its shape.
+        found: String,
+        /// What was asked for.
+        expected: String,
+    },
+    /// The name cannot stand in a runtime index.
+    Name {
+        /// The name, escaped.
+        name: String,
+    },
+}
+
+impl fmt::Display for TensorProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing { name, slot } => write!(f, "{name} (slot {slot}) is missing"),
+            Self::Type { name, found, expected } => write!(f, "{name} has type {found}, expected {expected}"),
+            Self::Shape { name, found, expected } => write!(f, "{name} has shape {found}, expected {expected}"),
+            Self::Name { name } => {
+                write!(
+                    f,
+                    "the name {name} has a tab, newline or other control character, which a runtime index cannot hold"
+                )
+            }
+        }
+    }
 }
 
 impl Explain for PackError {

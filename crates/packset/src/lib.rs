@@ -55,7 +55,7 @@ mod trust;
 mod unpack;
 mod verify;
 
-pub use error::PackError;
+pub use error::{PackError, TensorProblem};
 pub use index::{payload_table_sha256, runtime_index};
 pub use inspect::{InspectStatus, InspectedTensor, Inspection, inspect};
 pub use keys::{KeyRow, KeyTable, plan_keys, set_identity, tensor_identity};
@@ -63,16 +63,16 @@ pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::{Model, ModelTensor};
 pub use output::output_schemas;
-pub use plan::{Plan, SelectedTensor, Selection, SkippedTensor, TensorProblem};
+pub use plan::{Plan, SelectedTensor, Selection, SkippedTensor};
 #[doc(hidden)]
 pub use prepare::prepare_in;
-pub use prepare::{ModelHash, PrepareOptions, Prepared, prepare};
+pub use prepare::{PrepareOptions, Prepared, prepare};
 pub use ram::{
     DEFAULT_MIN_FREE, DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram,
     stage_validate,
 };
 pub use set::SetDir;
-pub use source::SourceTrust;
+pub use source::{ModelHash, SourceTrust};
 pub use spec::{PACKER_REVISION, model_hash, read_spec, spec_plan, tool_record};
 pub use stage::{Lookup, Stage, StagedTensor};
 pub use trust::PayloadTrust;

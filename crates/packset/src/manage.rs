@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
-use crate::set::{BESIDE_FILES, MANIFEST_FILE, SetDir, TENSORS_DIR, payload_name, rel, sidecar_name};
+use crate::set::{BESIDE_FILES, LOCKS_DIR, MANIFEST_FILE, SetDir, TENSORS_DIR, payload_name, rel, sidecar_name};
 
 /// The sets under a cache root.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -69,6 +69,31 @@ pub fn list(cache_root: &Path) -> Result<SetList, PackError> {
         }
     }
     Ok(SetList { schema_version: 1, cache_root: cache_root.to_path_buf(), sets })
+}
+
+impl SetDir {
+    /// The newest set (by its manifest's `created_unix`, then by key) under a cache root.
+    pub fn newest(cache_root: &Path) -> Result<Self, PackError> {
+        Self::newest_of(cache_root, None)
+    }
+
+    /// The newest of the sets made from `model`, or of all where there is none of that model.
+    pub fn newest_of(cache_root: &Path, model: Option<Sha256Hex>) -> Result<Self, PackError> {
+        let mut all = list(cache_root)?.sets;
+        let of_model = |row: &SetRow| row.created_unix.is_some() && row.model_sha256 == model;
+        if model.is_some() && all.iter().any(of_model) {
+            all.retain(of_model);
+        }
+        let what = match all.len() {
+            0 => "at all".to_owned(),
+            count => format!("that can be read (of {count}; list says what is wrong with each)"),
+        };
+        let mut sets: Vec<_> =
+            all.into_iter().filter_map(|row| row.created_unix.map(|created| (created, row.set_key))).collect();
+        sets.sort_unstable();
+        let (_, key) = sets.pop().ok_or_else(|| PackError::NoSet { what, root: cache_root.to_path_buf() })?;
+        Self::open(cache_root, key)
+    }
 }
 
 fn set_folders(root: &Root) -> Result<Vec<(Sha256Hex, RelPath)>, PackError> {
@@ -176,7 +201,7 @@ pub fn gc(cache_root: &Path, execute: bool) -> Result<GcReport, PackError> {
 
 /// The set's lock, or none where there are no locks. A dry run creates nothing: where no lock file is, no prepare runs.
 fn hold(root: &Root, key: Sha256Hex, execute: bool) -> Result<Option<LockGuard>, PackError> {
-    let folder = rel(crate::prepare::LOCKS_DIR);
+    let folder = rel(LOCKS_DIR);
     let name = rel(&format!("{key}.lock"));
     let locks = if execute { root.create_dir_durable(&folder, 0o755) } else { root.dir(&folder) };
     let locks = match locks {

@@ -13,8 +13,6 @@ use b70_store::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, S
 use serde_json::json;
 
 use crate::error::PackError;
-use crate::layout::MatrixShape;
-use crate::plan::{SelectedTensor, SkippedTensor};
 
 /// An open model whose directory (of every shard) was read and checked.
 ///
@@ -46,23 +44,6 @@ pub struct ModelTensor {
     pub offset: u64,
     /// Size in bytes, without padding.
     pub size_bytes: u64,
-}
-
-impl ModelTensor {
-    pub(crate) fn selected(&self, slot: u64, shape: MatrixShape) -> SelectedTensor {
-        SelectedTensor {
-            slot,
-            name: self.name.clone(),
-            shape,
-            file_index: self.file_index,
-            offset: self.offset,
-            size_bytes: self.size_bytes,
-        }
-    }
-
-    pub(crate) fn skipped(&self, reason: String) -> SkippedTensor {
-        SkippedTensor { name: self.name.clone(), type_name: self.type_name.clone(), shape: self.shape.clone(), reason }
-    }
 }
 
 impl Model {

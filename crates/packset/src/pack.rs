@@ -19,9 +19,6 @@ use crate::model::{Model, ModelTensor};
 use crate::plan::SelectedTensor;
 use crate::set::payload_name;
 
-/// The largest row group the packer works on: 16 rows of 1.8 million elements in Q4_0.
-const MAX_GROUP_BYTES: u64 = 16 << 20;
-
 /// Memory for a tensor that is unpacked, in bytes.
 pub(crate) const WORKING_SET: u64 = 384 << 20;
 /// Memory of one thread for a tensor that is too large to be packed whole, in bytes: source and payload of a band.
@@ -32,15 +29,6 @@ const MAX_JOBS: usize = 64;
 /// How many workers are worth starting.
 pub(crate) fn default_jobs() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_JOBS)
-}
-
-/// Refuses a tensor of which not even one row group fits a worker's memory.
-pub(crate) fn check_working_set(shape: MatrixShape, layout: &dyn Layout) -> Result<(), String> {
-    let group = MatrixShape { k: shape.k, n: layout.row_group() };
-    match layout.source_len(group) {
-        Ok(bytes) if bytes <= MAX_GROUP_BYTES => Ok(()),
-        _ => Err(format!("{} rows of {} elements exceed the packer's working buffer", layout.row_group(), shape.k)),
-    }
 }
 
 /// Rows of a band: whole groups, source and payload together within `limit` bytes, at least one group.

@@ -1,17 +1,18 @@
 //! Plans: which tensors of a model go to which slot.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::path::Path;
 
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::error::PackError;
+use crate::error::{PackError, TensorProblem};
 use crate::layout::{BuiltInPlan, Layout, MatrixShape};
 use crate::model::{Model, ModelTensor};
 
+/// The largest row group the packer works on: 16 rows of 1.8 million elements in Q4_0.
+const MAX_GROUP_BYTES: u64 = 16 << 20;
 /// A plan file larger than this is refused unread.
 const MAX_PLAN_BYTES: u64 = 1 << 20;
 /// More slots than any GGUF directory of bounded size can fill.
@@ -226,55 +227,20 @@ pub struct SkippedTensor {
     pub reason: String,
 }
 
-/// Something that keeps a plan from being carried out.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum TensorProblem {
-    /// The model has no such tensor.
-    Missing {
-        /// The name the plan asks for.
-        name: String,
-        /// Its slot.
-        slot: u64,
-    },
-    /// The tensor has another type than the layout packs.
-    Type {
-        /// The tensor.
-        name: String,
-        /// Its type.
-        found: String,
-        /// The layout's type.
-        expected: String,
-    },
-    /// The tensor has another shape than the plan asks for, or one that the layout cannot take.
-    Shape {
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        found: String,
-        /// What was asked for.
-        expected: String,
-    },
-    /// The name cannot stand in a runtime index.
-    Name {
-        /// The name, escaped.
-        name: String,
-    },
-}
-
-impl fmt::Display for TensorProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { name, slot } => write!(f, "{name} (slot {slot}) is missing"),
-            Self::Type { name, found, expected } => write!(f, "{name} has type {found}, expected {expected}"),
-            Self::Shape { name, found, expected } => write!(f, "{name} has shape {found}, expected {expected}"),
-            Self::Name { name } => {
-                write!(
-                    f,
-                    "the name {name} has a tab, newline or other control character, which a runtime index cannot hold"
-                )
-            }
+impl ModelTensor {
+    fn selected(&self, slot: u64, shape: MatrixShape) -> SelectedTensor {
+        SelectedTensor {
+            slot,
+            name: self.name.clone(),
+            shape,
+            file_index: self.file_index,
+            offset: self.offset,
+            size_bytes: self.size_bytes,
         }
+    }
+
+    fn skipped(&self, reason: String) -> SkippedTensor {
+        SkippedTensor { name: self.name.clone(), type_name: self.type_name.clone(), shape: self.shape.clone(), reason }
     }
 }
 
@@ -359,8 +325,17 @@ fn eligible(tensor: &ModelTensor, layout: &dyn Layout) -> Result<MatrixShape, St
     };
     let shape = MatrixShape { k, n };
     layout.check(shape).map_err(|error| error.to_string())?;
-    crate::pack::check_working_set(shape, layout)?;
+    check_working_set(shape, layout)?;
     Ok(shape)
+}
+
+/// Refuses a tensor of which not even one row group fits a worker's memory.
+fn check_working_set(shape: MatrixShape, layout: &dyn Layout) -> Result<(), String> {
+    let group = MatrixShape { k: shape.k, n: layout.row_group() };
+    match layout.source_len(group) {
+        Ok(bytes) if bytes <= MAX_GROUP_BYTES => Ok(()),
+        _ => Err(format!("{} rows of {} elements exceed the packer's working buffer", layout.row_group(), shape.k)),
+    }
 }
 
 /// Whether a name can stand in a tab-separated line of UTF-8.

@@ -25,54 +25,10 @@ use crate::layout::Layout;
 use crate::model::Model;
 use crate::plan::Plan;
 use crate::set::{MANIFEST_FILE, rel};
-use crate::source::{Pass, RECEIPTS_DIR, SourceProof, SourceSubject, SourceTrust};
+use crate::source::{ModelHash, Prover, RECEIPTS_DIR, SourceTrust};
 use crate::trust::PayloadTrust;
+pub use run::PrepareOptions;
 use run::{Account, Run};
-
-/// Folder of the lock files below a cache root; they are never removed.
-pub(crate) const LOCKS_DIR: &str = ".locks";
-
-/// What is known of the model's SHA-256 before it is computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ModelHash {
-    /// Somebody vouches for this digest; the bytes must have it.
-    Expected {
-        /// The digest.
-        sha256: Sha256Hex,
-        /// Who vouches: `spec` or `argument`.
-        vouched_by: String,
-    },
-    /// A digest recorded earlier for this very path and size is trusted unread, and the set says so.
-    Recorded {
-        /// The digest.
-        sha256: Sha256Hex,
-        /// Where it was recorded.
-        vouched_by: String,
-    },
-    /// Nothing is known: the digest is computed and recorded, and nobody vouches for it.
-    Unknown,
-}
-
-/// Options of [`prepare`].
-#[derive(Clone, Copy)]
-pub struct PrepareOptions<'a> {
-    /// Where sets live.
-    pub cache_root: &'a Path,
-    /// What is known of the model's hash.
-    pub model_hash: &'a ModelHash,
-    /// Rehash the model, and ready payloads by SHA-256, also where a receipt stands for them or the faster BLAKE3 is recorded.
-    pub rehash: bool,
-    /// Repair also a set whose documents another tool wrote.
-    pub force: bool,
-    /// Workers; 0 chooses.
-    pub jobs: usize,
-    /// How long to wait for another prepare of the same set.
-    pub lock_timeout: Duration,
-    /// The packer, as documents name it.
-    pub tool: &'a ToolRecord,
-    /// Progress over source bytes, and cancellation.
-    pub progress: Progress<'a>,
-}
 
 /// The outcome of a [`prepare`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -161,7 +117,7 @@ pub fn prepare_in(
         return Err(PackError::NothingSelected { plan: plan.name().to_owned(), path: model.path().to_path_buf() });
     }
     let gate = HashGate::new();
-    let prover = Prover::new(model, options)?;
+    let prover = Prover::new(model, options.cache_root, options.rehash, &options.progress)?;
     let (sha256, vouched_by) = match options.model_hash {
         ModelHash::Expected { sha256, vouched_by } => (*sha256, vouched_by.clone()),
         ModelHash::Recorded { sha256, vouched_by } => {
@@ -226,55 +182,4 @@ pub fn prepare_in(
         payload_reasons: if counts.checked_bytes > 0 { payload_reasons } else { Vec::new() },
         trust: counts.trust.unwrap_or(PayloadTrust::Sha256),
     })
-}
-
-/// Proves the model, by its receipt where that holds.
-struct Prover<'a> {
-    model: &'a Model,
-    /// None for files that no receipt can be about; they are read each time.
-    subject: Option<SourceSubject>,
-    receipts: Option<Root>,
-    pool: rayon::ThreadPool,
-    progress: Progress<'a>,
-}
-
-impl<'a> Prover<'a> {
-    fn new(model: &'a Model, options: &PrepareOptions<'a>) -> Result<Self, PackError> {
-        let receipts = options.cache_root.join(RECEIPTS_DIR);
-        let usable = !options.rehash && receipts.is_dir();
-        Ok(Self {
-            model,
-            subject: SourceSubject::new(model).ok(),
-            receipts: usable.then(|| Root::open(&receipts)).transpose()?,
-            pool: pool(0)?,
-            progress: options.progress.silent(),
-        })
-    }
-
-    /// `pass` reads the whole model for a purpose of its own and hashes it on the way.
-    fn prove(&self, pass: Option<Pass<'_>>) -> Result<SourceProof, PackError> {
-        if let Some(subject) = &self.subject {
-            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, pass, &self.progress);
-        }
-        let started = Instant::now();
-        let sha256 = match pass {
-            None => self.model.sha256(&self.progress)?,
-            Some(pass) => {
-                let files = pass().ok_or(PackError::Cancelled)?;
-                let digests: Option<Vec<_>> = files.iter().map(|file| file.sha256).collect();
-                self.model.sha256_of_files(&digests.ok_or(PackError::Cancelled)?)
-            }
-        };
-        Ok(SourceProof {
-            sha256,
-            trust: SourceTrust::Sha256,
-            reasons: vec!["no receipt can name these files".to_owned()],
-            seconds: started.elapsed().as_secs_f64(),
-            receipt: None,
-        })
-    }
-
-    fn store(&self, cache: &Root, receipt: &Receipt) -> Result<(), PackError> {
-        self.subject.as_ref().map_or(Ok(()), |subject| subject.store(cache, receipt))
-    }
 }

@@ -20,12 +20,9 @@ use checks::{check_deep, check_stage_file, check_stage_index, check_stage_sideca
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, payload_table_sha256};
 use crate::layout::Layout;
-use crate::prepare::LOCKS_DIR;
-use crate::set::{MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, rel, sidecar_name};
+use crate::set::{LOCKS_DIR, MANIFEST_FILE, SUMS_FILE, SetDir, TENSORS_DIR, prefix_of, rel, sidecar_name};
 use crate::trust::{STAGE_FILE, SetSubject, reasons_text};
-use crate::verify::{
-    Depth, Expectation, FailureDetail, Failures, VerifyStatus, check_documents, check_files, prefix_of,
-};
+use crate::verify::{Depth, Expectation, FailureDetail, Failures, VerifyStatus, check_documents, check_files};
 
 const MAX_STAGE_FILE_BYTES: u64 = 1 << 20;
 

@@ -3,21 +3,25 @@
 use std::path::{Path, PathBuf};
 
 use b70_manifest::Sha256Hex;
-use b70_manifest::pack::{PackSet, TensorPack};
+use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
 use b70_store::{RelPath, Root};
 
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
-use crate::manage::SetRow;
-use crate::trust::{RECEIPT_BESIDE, RECEIPT_FILE};
 
 /// Name of the set's manifest.
 pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 /// Name of the checksum list.
 pub(crate) const SUMS_FILE: &str = "SHA256SUMS";
+/// Name of the receipt below a set's or stage's folder.
+pub(crate) const RECEIPT_FILE: &str = "deep-validation.json";
+/// Its name where the lab's record, which is never replaced, has the other one.
+pub(crate) const RECEIPT_BESIDE: &str = "deep-validation-v2.json";
 /// Files a ready set or stage may have beside its manifest and payloads; the last two are what the lab's stage commands leave.
 pub(crate) const BESIDE_FILES: [&str; 6] =
     [INDEX_FILE, SUMS_FILE, RECEIPT_FILE, RECEIPT_BESIDE, "last-ram-stage.json", "last-ram-lookup.json"];
+/// Folder of the lock files below a cache root; they are never removed.
+pub(crate) const LOCKS_DIR: &str = ".locks";
 /// Name of the payloads' folder.
 pub(crate) const TENSORS_DIR: &str = "tensors";
 /// Larger documents are refused unread: a manifest of a million tensors is 1.5 GiB, of ten thousand 15 MiB.
@@ -52,29 +56,6 @@ impl SetDir {
 
     pub(crate) fn from_root(root: Root) -> Self {
         Self { root }
-    }
-
-    /// The newest set (by its manifest's `created_unix`, then by key) under a cache root.
-    pub fn newest(cache_root: &Path) -> Result<Self, PackError> {
-        Self::newest_of(cache_root, None)
-    }
-
-    /// The newest of the sets made from `model`, or of all where there is none of that model.
-    pub fn newest_of(cache_root: &Path, model: Option<Sha256Hex>) -> Result<Self, PackError> {
-        let mut all = crate::manage::list(cache_root)?.sets;
-        let of_model = |row: &SetRow| row.created_unix.is_some() && row.model_sha256 == model;
-        if model.is_some() && all.iter().any(of_model) {
-            all.retain(of_model);
-        }
-        let what = match all.len() {
-            0 => "at all".to_owned(),
-            count => format!("that can be read (of {count}; list says what is wrong with each)"),
-        };
-        let mut sets: Vec<_> =
-            all.into_iter().filter_map(|row| row.created_unix.map(|created| (created, row.set_key))).collect();
-        sets.sort_unstable();
-        let (_, key) = sets.pop().ok_or_else(|| PackError::NoSet { what, root: cache_root.to_path_buf() })?;
-        Self::open(cache_root, key)
     }
 
     /// The folder's path.
@@ -125,6 +106,11 @@ pub(crate) fn sidecar_name(key: Sha256Hex) -> String {
 /// A name made by this crate, which keeps the grammar.
 pub(crate) fn rel(name: &str) -> RelPath {
     RelPath::new(name).expect("names made of keys and constants keep the grammar")
+}
+
+/// The prefix of a set's format names. The identity decides, since the set key is its hash; the lab's sets name none.
+pub(crate) fn prefix_of(document: &PackSet) -> &str {
+    document.identity.format_prefix.as_deref().unwrap_or(LAB_FORMAT_PREFIX)
 }
 
 /// Makes room for a file: a link, a special file or an empty folder that has its name is removed, whatever a link points

@@ -7,7 +7,7 @@ use std::time::Instant;
 use b70_manifest::Sha256Hex;
 use b70_store::{
     Content, Digests, Expected, Extras, FileIdentity, How, Progress, Receipt, ReceiptFile, RelPath, Root, Subject,
-    Verdict, examine, issue, issue_with,
+    Verdict, examine, issue, issue_with, pool,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,27 @@ use crate::trust::reasons_text;
 /// Folder of the source receipts below a cache root.
 pub(crate) const RECEIPTS_DIR: &str = ".receipts";
 const FORMAT: &str = "b70-source-model-receipt-v2";
+
+/// What is known of the model's SHA-256 before it is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelHash {
+    /// Somebody vouches for this digest; the bytes must have it.
+    Expected {
+        /// The digest.
+        sha256: Sha256Hex,
+        /// Who vouches: `spec` or `argument`.
+        vouched_by: String,
+    },
+    /// A digest recorded earlier for this very path and size is trusted unread, and the set says so.
+    Recorded {
+        /// The digest.
+        sha256: Sha256Hex,
+        /// Where it was recorded.
+        vouched_by: String,
+    },
+    /// Nothing is known: the digest is computed and recorded, and nobody vouches for it.
+    Unknown,
+}
 
 /// On what evidence the model has its SHA-256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -49,6 +70,63 @@ pub(crate) struct SourceProof {
 /// Both digests of each of the model's files, from a pass over it that serves another purpose, too; none when that was
 /// stopped.
 pub(crate) type Pass<'p> = &'p dyn Fn() -> Option<Vec<Digests>>;
+
+/// Proves the model, by its receipt where that holds.
+pub(crate) struct Prover<'a> {
+    model: &'a Model,
+    /// None for files that no receipt can be about; they are read each time.
+    subject: Option<SourceSubject>,
+    receipts: Option<Root>,
+    pub(crate) pool: rayon::ThreadPool,
+    progress: Progress<'a>,
+}
+
+impl<'a> Prover<'a> {
+    /// With `rehash` no receipt below the cache root counts.
+    pub(crate) fn new(
+        model: &'a Model,
+        cache_root: &Path,
+        rehash: bool,
+        progress: &Progress<'a>,
+    ) -> Result<Self, PackError> {
+        let receipts = cache_root.join(RECEIPTS_DIR);
+        let usable = !rehash && receipts.is_dir();
+        Ok(Self {
+            model,
+            subject: SourceSubject::new(model).ok(),
+            receipts: usable.then(|| Root::open(&receipts)).transpose()?,
+            pool: pool(0)?,
+            progress: progress.silent(),
+        })
+    }
+
+    /// `pass` reads the whole model for a purpose of its own and hashes it on the way.
+    pub(crate) fn prove(&self, pass: Option<Pass<'_>>) -> Result<SourceProof, PackError> {
+        if let Some(subject) = &self.subject {
+            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, pass, &self.progress);
+        }
+        let started = Instant::now();
+        let sha256 = match pass {
+            None => self.model.sha256(&self.progress)?,
+            Some(pass) => {
+                let files = pass().ok_or(PackError::Cancelled)?;
+                let digests: Option<Vec<_>> = files.iter().map(|file| file.sha256).collect();
+                self.model.sha256_of_files(&digests.ok_or(PackError::Cancelled)?)
+            }
+        };
+        Ok(SourceProof {
+            sha256,
+            trust: SourceTrust::Sha256,
+            reasons: vec!["no receipt can name these files".to_owned()],
+            seconds: started.elapsed().as_secs_f64(),
+            receipt: None,
+        })
+    }
+
+    pub(crate) fn store(&self, cache: &Root, receipt: &Receipt) -> Result<(), PackError> {
+        self.subject.as_ref().map_or(Ok(()), |subject| subject.store(cache, receipt))
+    }
+}
 
 /// The files of a model as something a receipt can be about.
 pub(crate) struct SourceSubject {

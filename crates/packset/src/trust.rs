@@ -13,13 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::index::payload_table_sha256;
-use crate::set::{BESIDE_FILES, MANIFEST_FILE, rel};
-use crate::verify::prefix_of;
+use crate::set::{BESIDE_FILES, MANIFEST_FILE, RECEIPT_BESIDE, RECEIPT_FILE, prefix_of, rel};
 
-/// Name of the receipt below a set's or stage's folder.
-pub(crate) const RECEIPT_FILE: &str = "deep-validation.json";
-/// Its name where the lab's record, which is never replaced, has the other one.
-pub(crate) const RECEIPT_BESIDE: &str = "deep-validation-v2.json";
 /// The lab's record has one kilobyte.
 const MAX_LAB_RECEIPT: u64 = 64 << 10;
 /// Name of a stage's own document.

@@ -1,18 +1,17 @@
 //! Verification of a set: shallow (documents, keys, sizes, the index byte for byte), deep (every payload rehashed), and
 //! against the model (every payload unpacked and compared with the GGUF's own blocks).
 
+mod outcome;
 mod payloads;
+mod requirements;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::time::Instant;
 
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
 use b70_manifest::{EvidenceClass, Sha256Hex, canonical_sha256};
-use b70_store::{Progress, RelPath, Root};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use b70_store::{How, Progress, RelPath, Root};
 
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
@@ -20,20 +19,12 @@ use crate::keys::tensor_identity;
 use crate::layout::{Layout, MatrixShape};
 use crate::model::Model;
 use crate::plan::Plan;
-use crate::set::{MANIFEST_FILE, SetDir};
-use crate::spec::apply_requirements;
+use crate::set::{MANIFEST_FILE, SetDir, prefix_of};
 use crate::trust::PayloadTrust;
+pub(crate) use outcome::Failures;
+pub use outcome::{Depth, FailureDetail, Requirement, RequirementOutcome, Verification, VerifyStatus};
 use payloads::{check_against, check_payload_digests};
-
-/// How thoroughly a set is checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Depth {
-    /// Documents, keys, sizes, index.
-    Shallow,
-    /// The same, and the SHA-256 of every payload.
-    Deep,
-}
+use requirements::apply_requirements;
 
 /// What a set must agree with beyond itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,114 +35,6 @@ pub struct Expectation {
     pub model_sha256: Option<Sha256Hex>,
     /// Architecture of the device.
     pub architecture: Option<String>,
-}
-
-/// The outcome of a verification.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Verification {
-    /// Version of this document's form.
-    pub schema_version: u64,
-    /// `ready` or `failed`.
-    pub status: VerifyStatus,
-    /// How thorough it was.
-    pub validation: Depth,
-    /// Path of the set's manifest.
-    pub manifest: PathBuf,
-    /// The set key; absent when the manifest could not be read.
-    pub set_key: Option<Sha256Hex>,
-    /// Number of tensors.
-    pub tensor_count: u64,
-    /// Payload bytes that were read and compared.
-    pub checked_bytes: u64,
-    /// Seconds it took.
-    pub seconds: f64,
-    /// Failure codes, all of them.
-    pub failures: Vec<String>,
-    /// The same with what was found and expected.
-    pub details: Vec<FailureDetail>,
-    /// Requirements of the spec and whether each was enforced; empty without a spec.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub requirements: Vec<Requirement>,
-    /// The receipt that was written, on which `prepare` rests from now on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receipt: Option<PathBuf>,
-    /// Why a deep verification that passed wrote none.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub receipt_reasons: Vec<String>,
-    /// What the verdict on the payloads' bytes rests on; absent where none was read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<PayloadTrust>,
-}
-
-/// Whether a set passed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum VerifyStatus {
-    /// Every check passed.
-    Ready,
-    /// At least one check failed.
-    Failed,
-}
-
-/// One failed check.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct FailureDetail {
-    /// The failure code.
-    pub code: String,
-    /// What was found and expected.
-    pub detail: String,
-}
-
-/// An admission requirement of a model-pack manifest and what became of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Requirement {
-    /// As the manifest names it.
-    pub name: String,
-    /// Enforced and met, enforced and not met, or not checkable.
-    pub outcome: RequirementOutcome,
-    /// In words.
-    pub detail: String,
-}
-
-/// What became of a requirement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum RequirementOutcome {
-    /// Enforced, and met.
-    Met,
-    /// Enforced, and not met.
-    NotMet,
-    /// Not checkable with what was given.
-    NotCheckable,
-}
-
-/// Collects failures; all of them are reported, none stops the others.
-#[derive(Debug, Default)]
-pub(crate) struct Failures(Vec<FailureDetail>);
-
-impl Failures {
-    pub(crate) fn add(&mut self, code: impl Into<String>, detail: impl Into<String>) {
-        self.0.push(FailureDetail { code: code.into(), detail: detail.into() });
-    }
-
-    pub(crate) fn equal<T: PartialEq + std::fmt::Display>(&mut self, code: &str, what: &str, found: &T, expected: &T) {
-        if found != expected {
-            self.add(code, format!("{what} is {found}, expected {expected}"));
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn codes(&self) -> Vec<String> {
-        let mut seen = HashSet::new();
-        self.0.iter().filter(|f| seen.insert(f.code.as_str())).map(|f| f.code.clone()).collect()
-    }
-
-    pub(crate) fn into_details(self) -> Vec<FailureDetail> {
-        self.0
-    }
 }
 
 /// Options of [`verify`].
@@ -189,13 +72,14 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
     }
     check_files(set, &document, layout, &mut failures)?;
     let (mut checked_bytes, mut deep) = (0, None);
+    let how = How { progress: options.progress, ..How::new(options.pool) };
     if options.depth == Depth::Deep {
-        let read = check_payload_digests(set, &document, &manifest, options, &mut failures)?;
+        let read = check_payload_digests(set, &document, &manifest, &how, &mut failures)?;
         checked_bytes += read.bytes;
         deep = Some(read);
     }
     if let Some(model) = options.against {
-        checked_bytes += check_against(set, &document, layout, model, options, &mut failures)?;
+        checked_bytes += check_against(set, &document, layout, model, &how, &mut failures)?;
     }
     let mut verification = outcome(set, options.depth, Some(&document), checked_bytes, started, failures);
     if let Some(read) = deep {
@@ -302,11 +186,6 @@ pub(crate) fn check_documents(
     let index_format = format!("{prefix}-runtime-index-v1");
     failures.equal("runtime-index-contract", "runtime_index.format", &index.format, &index_format);
     Ok(())
-}
-
-/// The prefix of a set's format names. The identity decides, since the set key is its hash; the lab's sets name none.
-pub(crate) fn prefix_of(document: &PackSet) -> &str {
-    document.identity.format_prefix.as_deref().unwrap_or(LAB_FORMAT_PREFIX)
 }
 
 /// The index that a manifest implies, byte for byte.

@@ -6,13 +6,11 @@ use b70_store::{Content, RelPath, Root, Sha256};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::entry::{FILES, SHA256_STATUS, ShardRecord, UNVOUCHED};
-use super::{ENTRY_FORMAT, ModelCache, PrepareRequest};
+use super::entry::{FILES, IDENTITY, SHA256_STATUS, ShardRecord, UNVOUCHED};
+use super::folder::{ENTRY_FORMAT, ModelCache};
+use super::request::PrepareRequest;
 use crate::documents::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Fingerprint, HostFacts, Known};
 use crate::error::AdmissionError;
-
-/// Key in [`CacheCopy::extra`] under which the identity of each source file is kept: whatever path leads to it finds the entry.
-pub(super) const IDENTITY: &str = "identity";
 
 /// Key in [`CacheEntry::extra`] of the packer that the model-pack manifest names.
 const SPEC_PACKER: &str = "spec_packing_tool";

@@ -7,7 +7,7 @@ use b70_procguard::{FileUser, FilesInUse, Host, directory_in_use};
 use b70_store::{Error, Progress, Sha256, fault_step};
 use serde::Serialize;
 
-use super::{ModelCache, constant};
+use super::folder::{ModelCache, constant};
 use crate::error::AdmissionError;
 
 /// One entry of a plan.

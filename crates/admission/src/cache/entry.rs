@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_store::{
-    Error, Expected, Extras, FileIdentity, How, Mismatch, Reason, Receipt, RelPath, Result, Root, Sha256, Subject,
-    Trust, Verdict, examine, issue, json_bytes, replace_bytes,
+    Error, Expected, Extras, FileIdentity, How, Mismatch, Reason, Receipt, RelPath, Result, Root, Scope, Sha256,
+    Subject, Trust, Verdict, examine, issue, json_bytes, replace_bytes,
 };
 use serde::Serialize;
 
-use super::{ENTRY_FORMAT, ENTRY_NAME, ModelCache, RECEIPT_NAME, constant, model_sha256};
+use super::folder::{ENTRY_FORMAT, ENTRY_NAME, ModelCache, RECEIPT_NAME, constant};
+use super::source::model_sha256;
 use crate::documents::{CacheCopy, CacheEntry};
 use crate::error::AdmissionError;
 
@@ -82,6 +83,14 @@ pub(super) const FILES: &str = "files";
 /// Key in [`CacheCopy::extra`] that tells an unvouched digest.
 pub(super) const SHA256_STATUS: &str = "sha256_status";
 pub(super) const UNVOUCHED: &str = "computed-unvouched";
+/// Key in [`CacheCopy::extra`] under which the identity of each source file is kept: whatever path leads to it finds the entry.
+pub(super) const IDENTITY: &str = "identity";
+
+/// The recorded identities of the files an entry was copied from; none in entries of other tools.
+pub(super) fn recorded_identities(entry: &CacheEntry) -> Vec<FileIdentity> {
+    let recorded = entry.source.extra.get(IDENTITY);
+    recorded.and_then(|identity| serde_json::from_value(identity.clone()).ok()).unwrap_or_default()
+}
 
 fn expected_files(copy: &CacheCopy) -> Result<Vec<Expected>, String> {
     if let Some(files) = copy.extra.get(FILES) {
@@ -160,6 +169,35 @@ impl ModelCache {
         Ok(check_entry(&entry, key)
             .map(|files| Opened { folder, entry, files })
             .map_err(|why| format!("its {ENTRY_NAME}: {why}")))
+    }
+
+    /// The keys of the entries that were copied from this very file, under whatever path: any shard, and any link, stands
+    /// for the model. Without one, the keys of those that were copied from this path, whatever is there now.
+    pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, AdmissionError> {
+        let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
+        let wanted = absolute.to_string_lossy();
+        let there = FileIdentity::at(&absolute).ok();
+        let (mut found, mut by_name) = (Vec::new(), Vec::new());
+        for key in self.keys()? {
+            let Ok(opened) = self.open_entry(&key)? else { continue };
+            let source = &opened.entry.source;
+            let is_it = |there: &FileIdentity| {
+                let recorded = recorded_identities(&opened.entry);
+                // The whole identity: a number may have gone to another file since.
+                // Entries of other tools and of kit 0.1 have none: what stands at their source's place now.
+                let now = |name: &RelPath| FileIdentity::at(&Path::new(&source.path).with_file_name(name.as_path()));
+                recorded.iter().any(|was| was.differences(there, Scope::Disk).is_empty())
+                    || recorded.is_empty()
+                        && opened.files.iter().any(|file| now(&file.name).is_ok_and(|now| now.same_file(there)))
+            };
+            if there.as_ref().is_some_and(is_it) {
+                found.push(key);
+            } else if source.path == wanted {
+                by_name.push(key);
+            }
+        }
+        // A file that is there now is that file, whatever was copied from its name before.
+        Ok(if found.is_empty() { by_name } else { found })
     }
 
     /// Looks at the entry without reading a byte of the model: the document, the record of its last check, and the

@@ -1,76 +1,24 @@
 //! Making the copy: one pass that copies and hashes, into a hidden folder that gets its name only when it is proven.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use b70_manifest::pack::ToolRecord;
 use b70_store::{
     DirOutcome, Error, FileIdentity, How, Reason, Receipt, Result, Root, Scope, Sha256, StagingDir, Trust, Verdict,
     admit, fault_step, headroom, sweep_orphans,
 };
 use serde::Serialize;
 
-use super::document::IDENTITY;
 use super::entry::{
-    Opened, SHA256_STATUS, UNVOUCHED, bindings, faults, renew_admission, store_receipt, subject, write_entry,
+    IDENTITY, Opened, SHA256_STATUS, UNVOUCHED, bindings, faults, recorded_identities, renew_admission, store_receipt,
+    subject, write_entry,
 };
+use super::folder::{ModelCache, RECEIPT_NAME, constant};
+use super::request::PrepareRequest;
+use super::source::{ModelSource, model_sha256};
 use super::staging::{self, StagingReport};
 use super::transfer::{copy_files, prove_copy, unchanged};
-use super::{ModelCache, ModelSource, RECEIPT_NAME, constant, model_sha256};
-use crate::documents::{CacheEntry, Fingerprint, HostFacts};
+use crate::documents::CacheEntry;
 use crate::error::AdmissionError;
-
-/// How much space must stay free.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reserve {
-    /// 64 MiB and 2 % of the file system (of the bytes to be copied, where it states no size).
-    Default,
-    /// So many bytes.
-    Bytes(u64),
-}
-
-impl Reserve {
-    fn bytes(self, root: &Root, needed: u64) -> Result<u64> {
-        match self {
-            Self::Bytes(bytes) => Ok(bytes),
-            Self::Default => {
-                let stat =
-                    rustix::fs::fstatvfs(root).map_err(|e| Error::io("stat the file system of", root.path(), e))?;
-                let capacity = stat.f_blocks.saturating_mul(stat.f_frsize);
-                let of = if capacity == 0 { needed } else { capacity };
-                Ok((64 << 20) + of / 50)
-            }
-        }
-    }
-}
-
-/// What to prepare.
-#[derive(Debug, Clone, Copy)]
-pub struct PrepareRequest<'a> {
-    /// What the model is for: `target`, `draft`.
-    pub role: &'a str,
-    /// The model.
-    pub source: &'a ModelSource,
-    /// The digest it must have, when a document or the user states one.
-    pub sha256: Option<Sha256>,
-    /// Copy even if there is a valid entry.
-    pub force: bool,
-    /// Space that must stay free.
-    pub reserve: Reserve,
-    /// How long to wait for another prepare of the same model.
-    pub wait: Duration,
-    /// Name of the program that makes the entry; its version is this library's.
-    pub tool: &'a str,
-    /// The packer that the model-pack manifest names.
-    pub packing_tool: Option<&'a ToolRecord>,
-    /// Architecture of the device, from the model-pack manifest.
-    pub target_architecture: Option<&'a str>,
-    /// The build beside which the copy is made.
-    pub build: Option<&'a Fingerprint>,
-    /// Kernel and packages of the host.
-    pub host: Option<&'a HostFacts>,
-    /// Whether to measure what the copy buys: it reads up to 128 MiB of the source once more.
-    pub measure: bool,
-}
 
 /// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -304,12 +252,6 @@ impl ModelCache {
             metadata: opened.entry,
         })
     }
-}
-
-/// The recorded identities of the files an entry was copied from; none in entries of other tools.
-pub(super) fn recorded_identities(entry: &CacheEntry) -> Vec<FileIdentity> {
-    let recorded = entry.source.extra.get(IDENTITY);
-    recorded.and_then(|identity| serde_json::from_value(identity.clone()).ok()).unwrap_or_default()
 }
 
 fn reuse(

@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 use b70_gguf::{GgufFile, Impostor, OpenError, ShardName, SplitError, SplitModel};
 use b70_store::{Error, FileIdentity, RelPath, Result, Sha256, open_source};
 
+use super::folder::{ENTRY_NAME, RECEIPT_NAME};
 use crate::error::AdmissionError;
 
 /// Names that the cache keeps for itself beside the model's files.
-pub(super) const RESERVED: [&str; 2] = [super::ENTRY_NAME, super::RECEIPT_NAME];
+pub(super) const RESERVED: [&str; 2] = [ENTRY_NAME, RECEIPT_NAME];
 
 /// One file of a model, open.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::time::Instant;
 use b70_store::{Error, FileSystem, Progress, Result};
 use serde::Serialize;
 
-use super::ModelSource;
 use super::entry::Opened;
 use super::residency::{Residency, read_range};
+use super::source::ModelSource;
 
 /// Windows that are measured, and the length of each.
 const WINDOWS: u64 = 8;

@@ -7,7 +7,8 @@ use b70_store::{
 use rayon::iter::{IntoParallelRefIterator as _, ParallelIterator as _};
 
 use super::entry::{bindings, store_receipt, subject_of};
-use super::{ModelSource, PrepareRequest};
+use super::request::PrepareRequest;
+use super::source::ModelSource;
 use crate::error::AdmissionError;
 
 /// Copies every file, several shards at once over the pool.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use b70_store::{How, Sha256};
 use serde::Serialize;
 
-use super::ModelCache;
+use super::folder::ModelCache;
 use super::residency::Residency;
 use crate::error::AdmissionError;
 

@@ -11,7 +11,6 @@ use b70_store::{How, LockGuard, Outcome, RelPath, Root, TempFile, json_bytes, lo
 
 use super::pieces::Wanted;
 use super::pipeline::{self, Packer, Pipeline};
-use super::{LOCKS_DIR, PrepareOptions, Prover};
 use crate::buffer::Growing;
 use crate::error::PackError;
 use crate::gate::{Finished, HashGate, Work};
@@ -22,8 +21,30 @@ use crate::model::Model;
 use crate::origin::OtherTool;
 use crate::pack::{BAND_SET, PackedTensor, default_jobs, pack_banded, pack_whole, source_sha256};
 use crate::plan::{Plan, SelectedTensor, Selection};
-use crate::set::{SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
+use crate::set::{LOCKS_DIR, SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
+use crate::source::{ModelHash, Prover};
 use crate::trust::{PayloadTrust, SetSubject, reasons_text};
+
+/// Options of [`prepare`](super::prepare).
+#[derive(Clone, Copy)]
+pub struct PrepareOptions<'a> {
+    /// Where sets live.
+    pub cache_root: &'a Path,
+    /// What is known of the model's hash.
+    pub model_hash: &'a ModelHash,
+    /// Rehash the model, and ready payloads by SHA-256, also where a receipt stands for them or the faster BLAKE3 is recorded.
+    pub rehash: bool,
+    /// Repair also a set whose documents another tool wrote.
+    pub force: bool,
+    /// Workers; 0 chooses.
+    pub jobs: usize,
+    /// How long to wait for another prepare of the same set.
+    pub lock_timeout: Duration,
+    /// The packer, as documents name it.
+    pub tool: &'a ToolRecord,
+    /// Progress over source bytes, and cancellation.
+    pub progress: Progress<'a>,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Counts {

@@ -7,7 +7,7 @@ use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{PackSet, TensorPack};
 use b70_store::{How, Reason, RelPath};
 
-use super::{Failures, VerifyOptions};
+use super::outcome::Failures;
 use crate::error::PackError;
 use crate::layout::Layout;
 use crate::model::Model;
@@ -29,7 +29,7 @@ pub(super) fn check_payload_digests(
     set: &SetDir,
     document: &PackSet,
     manifest: &[u8],
-    options: &VerifyOptions<'_>,
+    how: &How<'_>,
     failures: &mut Failures,
 ) -> Result<DeepRead, PackError> {
     let code = |tensor: &TensorPack| format!("payload-sha256:{}", tensor.identity.tensor_name);
@@ -46,8 +46,7 @@ pub(super) fn check_payload_digests(
         }
     });
     let subject = SetSubject::new(&readable, Sha256Hex::of(manifest))?;
-    let how = How { progress: options.progress, ..How::new(options.pool) };
-    let admission = subject.read_all(set.root(), &how)?;
+    let admission = subject.read_all(set.root(), how)?;
     let changed: HashMap<_, _> = admission.changed.iter().map(|changed| (&changed.path, &changed.what)).collect();
     let found: HashMap<_, _> = admission.files.iter().map(|(name, content)| (name, content.blake3)).collect();
     for (tensor, file) in readable.tensors.iter().zip(subject.files()) {
@@ -75,10 +74,10 @@ pub(super) fn check_against(
     document: &PackSet,
     layout: &dyn Layout,
     model: &Model,
-    options: &VerifyOptions<'_>,
+    how: &How<'_>,
     failures: &mut Failures,
 ) -> Result<u64, PackError> {
-    let found = model.sha256(&options.progress.silent())?;
+    let found = model.sha256(&how.progress.silent())?;
     failures.equal("model-sha256", "the model's SHA-256", &found, &document.source_model.sha256);
     let mut bytes = 0;
     for tensor in &document.tensors {
@@ -92,7 +91,7 @@ pub(super) fn check_against(
             failures.add(code, format!("the model's tensor is {} {:?}", source.type_name, source.shape));
             continue;
         }
-        match compare_with_source(set.root(), tensor, layout, model, source, options.pool, &options.progress) {
+        match compare_with_source(set.root(), tensor, layout, model, source, how.pool, &how.progress) {
             Ok(None) => bytes += tensor.payload.size_bytes,
             Ok(Some(row)) => {
                 failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}"));
