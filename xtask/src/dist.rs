@@ -18,6 +18,9 @@ pub(crate) struct Args {
     deb: bool,
 }
 
+/// What stands in a binary with b70-store's feature `fault`, and in no other.
+const FAULT_POINTS: &[u8] = b"B70_FAULT_";
+
 /// The only platform there are binaries for.
 const PLATFORM: &str = "x86_64-linux";
 
@@ -52,7 +55,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 fn fill(root: &Path, built: &Path, tree: &Path) -> Result<(), Failure> {
     for command in commands::all() {
         let binary = command.get_name();
-        copy(&built.join(binary), &tree.join("bin").join(binary))?;
+        let built = built.join(binary);
+        let bytes = fs::read(&built).at("read", &built)?;
+        if bytes.windows(FAULT_POINTS.len()).any(|window| window == FAULT_POINTS) {
+            return Err(Failure::new(
+                format!("{} has the fault points of the tests", built.display()),
+                "build it without b70-store's feature `fault`: cargo build --release, no --all-targets",
+            ));
+        }
+        copy(&built, &tree.join("bin").join(binary))?;
     }
     let share = tree.join("share");
     for (name, text) in commands::man_pages() {

@@ -16,7 +16,7 @@ use crate::buffer::Growing;
 use crate::error::PackError;
 use crate::layout::{Layout, MatrixShape, Threads};
 use crate::model::{Model, ModelTensor};
-use crate::plan::SelectedTensor;
+use crate::plan::{SelectedTensor, check_working_set};
 use crate::set::payload_name;
 
 /// Memory for a tensor that is unpacked, in bytes.

@@ -330,7 +330,7 @@ fn eligible(tensor: &ModelTensor, layout: &dyn Layout) -> Result<MatrixShape, St
 }
 
 /// Refuses a tensor of which not even one row group fits a worker's memory.
-fn check_working_set(shape: MatrixShape, layout: &dyn Layout) -> Result<(), String> {
+pub(crate) fn check_working_set(shape: MatrixShape, layout: &dyn Layout) -> Result<(), String> {
     let group = MatrixShape { k: shape.k, n: layout.row_group() };
     match layout.source_len(group) {
         Ok(bytes) if bytes <= MAX_GROUP_BYTES => Ok(()),

@@ -10,12 +10,11 @@ mod pipeline;
 mod publish;
 mod run;
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::time::Instant;
 
-use b70_manifest::pack::ToolRecord;
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex};
-use b70_store::{Progress, Receipt, Root, open_or_create, pool, sweep_orphans};
+use b70_store::{open_or_create, sweep_orphans};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,7 @@
 //! Fault points for tests: death at a step, and writes, fsyncs and locks that misbehave.
 //!
-//! Every step of every publish calls [`step`]. Without the variables below a call costs one load of a static.
+//! Every step of every publish calls [`step`]. Only with the feature `fault`, which tests turn on and no release has, are
+//! the variables below read; without it the calls are empty.
 //!
 //! | variable | effect |
 //! |---|---|
@@ -12,7 +13,7 @@
 //! | `B70_FAULT_FLOCK=lie\|unsupported` | locks always succeed, as on some cluster file systems; or ENOTSUP |
 //! | `B70_FAULT_NO_TMPFILE=1` | as if the file system had no `O_TMPFILE` |
 //!
-//! They exist for this kit's tests and can only make an operation fail: no check is skipped by any of them except the
+//! They can only make an operation fail: no check is skipped by any of them except the
 //! exclusion by locks, on which correctness never rests.
 
 use std::io::{self, Write as _};
@@ -49,6 +50,9 @@ static WRITES: AtomicU64 = AtomicU64::new(0);
 static FSYNCS: AtomicU64 = AtomicU64::new(0);
 
 fn config() -> Option<&'static Config> {
+    if !cfg!(feature = "fault") {
+        return None;
+    }
     CONFIG.get_or_init(|| from_env(&|name| std::env::var(name).ok()).map(Box::new)).as_deref()
 }
 

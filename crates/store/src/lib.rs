@@ -55,8 +55,8 @@
 //! - Locks ([`lock()`]) save work; correctness never rests on them, since some cluster file systems grant them to all.
 //! - No receipt sees root writing the block device, bugs of a file system, DAX or decay of the medium: verify deeply
 //!   from time to time ([`How::max_age`]).
-//! - The fault points of the tests (`B70_FAULT_*` in the environment, see [`fault_step`]) can only make an operation
-//!   fail or die; they skip no check.
+//! - The fault points of the tests (`B70_FAULT_*` in the environment, see [`fault_step`]) are empty without the feature
+//!   `fault`; with it they can only make an operation fail or die, and skip no check.
 #![deny(unsafe_code)]
 
 mod digest;

@@ -523,3 +523,169 @@ fn release(state: &mut State, piece: usize) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use b70_gguf::{GgufWriter, types};
+    use b70_store::{Job, OnExisting, RelPath, Root, Source, hash_file};
+
+    use super::*;
+
+    /// A model of tensors of so many blocks; all of them are wanted, the last one first.
+    fn model(folder: &Path, blocks: &[u64]) -> (Model, Vec<Wanted>) {
+        let path = folder.join("model.gguf");
+        let mut writer = GgufWriter::new();
+        for (index, blocks) in blocks.iter().enumerate() {
+            let bytes: Vec<u8> = (0..blocks * 18).map(|at| (at * 31 + index as u64 * 7) as u8).collect();
+            writer.tensor(format!("t{index}"), types::Q4_0, &[32, *blocks], bytes);
+        }
+        writer.write_file(&path).unwrap();
+        let model = Model::open(&path).unwrap();
+        let wanted = model.tensors().iter().rev().map(|tensor| Wanted {
+            file: tensor.file_index,
+            offset: tensor.offset,
+            len: tensor.size_bytes,
+            oversize: false,
+        });
+        let wanted = wanted.collect();
+        (model, wanted)
+    }
+
+    /// "Packs" a tensor by copying it.
+    struct Copier<'a> {
+        model: &'a Model,
+        wanted: &'a [Wanted],
+        dir: Root,
+        unneeded: Option<usize>,
+        failing: Option<usize>,
+        /// How many times it still says that it is full.
+        full: AtomicU32,
+        finished: Mutex<BTreeMap<usize, Sha256Hex>>,
+    }
+
+    impl Copier<'_> {
+        fn source(&self, tensor: usize) -> Vec<u8> {
+            let Wanted { file, offset, len, .. } = self.wanted[tensor];
+            let mut bytes = vec![0; len as usize];
+            self.model.read_at(file, offset, &mut bytes).unwrap();
+            bytes
+        }
+    }
+
+    impl Packer for Copier<'_> {
+        fn needed(&self, tensor: usize) -> Result<bool, PackError> {
+            Ok(self.unneeded != Some(tensor))
+        }
+
+        fn pack(&self, tensor: usize, source: &[u8], _: &mut Growing) -> Result<TempFile, PackError> {
+            if self.failing == Some(tensor) {
+                return Err(PackError::document(self.model.path(), "failing"));
+            }
+            let mut file = TempFile::create(&self.dir, 0o444)?;
+            file.without_sha256();
+            file.write_all(source)?;
+            file.close()?;
+            Ok(file)
+        }
+
+        fn pack_oversize(&self, tensor: usize) -> Result<Option<TempFile>, PackError> {
+            self.pack(tensor, &self.source(tensor), &mut Growing::default()).map(Some)
+        }
+
+        fn finished(&self, tensor: usize, file: TempFile, source_sha256: Sha256Hex, _: f64) {
+            let name = RelPath::new(format!("t{tensor}")).unwrap();
+            file.commit(&name, OnExisting::Fail, None, &Progress::NONE).unwrap();
+            assert_eq!(self.finished.lock().unwrap().insert(tensor, source_sha256), None, "once each");
+        }
+
+        fn is_full(&self) -> bool {
+            let less = |left: u32| left.checked_sub(1);
+            self.full.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
+        }
+    }
+
+    /// What the threads say, and the model's digests where they were asked for.
+    type Ran = (Vec<Result<(), PackError>>, Option<Vec<Digests>>);
+
+    fn run(copier: &Copier<'_>, jobs: usize, budget: u64, hash: bool) -> Ran {
+        let pipeline = Pipeline::new(copier.model, copier.wanted, copier, jobs, budget, Progress::NONE);
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| pipeline.work())).collect();
+            let digests = if hash { pipeline.digests() } else { None };
+            pipeline.start(false);
+            (threads.into_iter().map(|thread| thread.join().unwrap()).collect(), digests)
+        })
+    }
+
+    fn copier<'a>(model: &'a Model, wanted: &'a [Wanted], folder: &Path, full: u32) -> Copier<'a> {
+        std::fs::create_dir(folder).unwrap();
+        let dir = Root::open(folder).unwrap();
+        let full = AtomicU32::new(full);
+        Copier { model, wanted, dir, unneeded: None, failing: None, full, finished: Mutex::default() }
+    }
+
+    #[test]
+    fn each_tensor_is_packed_once_whatever_the_threads_the_memory_and_the_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let (model, mut wanted) = model(folder.path(), &[16, 700, 1, 33, 5000, 2, 9]);
+        wanted[2].oversize = true;
+        let (file, path) = model.file(0);
+        let job = Job { source: Source::File(file, path), size: None };
+        let expected = vec![hash_file(job, What::Both, &Progress::NONE).unwrap()];
+        for case in 0..16_u32 {
+            let [hash, many, narrow, full] = [1, 2, 4, 8].map(|bit| case & bit != 0);
+            let dir = folder.path().join(format!("{case}"));
+            let mut copier = copier(&model, &wanted, &dir, if full { 20 } else { 0 });
+            copier.unneeded = Some(1);
+            let budget = if narrow { 1 } else { MIN_BUDGET };
+            let (threads, digests) = run(&copier, if many { 3 } else { 1 }, budget, hash);
+            assert!(threads.iter().all(Result::is_ok), "case {case}: {threads:?}");
+            assert_eq!(digests, hash.then(|| expected.clone()), "case {case}");
+            let finished = copier.finished.lock().unwrap();
+            assert_eq!(finished.keys().copied().collect::<Vec<_>>(), [0, 2, 3, 4, 5, 6], "case {case}");
+            for (tensor, sha256) in &*finished {
+                let source = copier.source(*tensor);
+                assert_eq!(*sha256, Sha256Hex::of(&source), "case {case}: {tensor}");
+                assert_eq!(std::fs::read(dir.join(format!("t{tensor}"))).unwrap(), source, "case {case}: {tensor}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_failure_ends_all_threads_and_is_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let (model, wanted) = model(folder.path(), &[40; 12]);
+        let mut copier = copier(&model, &wanted, &folder.path().join("out"), 0);
+        copier.failing = Some(5);
+        let (threads, digests) = run(&copier, 3, MIN_BUDGET, true);
+        let failures = threads.iter().filter(|ended| matches!(ended, Err(PackError::Document { .. }))).count();
+        let stopped = threads.iter().filter(|ended| matches!(ended, Err(PackError::Cancelled))).count();
+        assert_eq!((failures, stopped, digests.is_some()), (1, 2, false), "{threads:?}");
+        assert!(!copier.finished.lock().unwrap().contains_key(&5));
+    }
+
+    #[test]
+    fn the_pieces_of_a_hashed_model_are_its_bytes_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let (model, mut wanted) = model(folder.path(), &[3, 1_200_000, 7]);
+        wanted[1].oversize = true;
+        let pieces = cut(&model, &wanted, true);
+        let mut at = 0;
+        for piece in &pieces {
+            assert_eq!(piece.offset, at);
+            at += piece.len as u64;
+        }
+        assert_eq!(at, model.file_size(0));
+        assert!(pieces.len() > 4, "what is too large to be held is read in parts: {pieces:?}");
+        let ends: Vec<bool> = pieces.iter().map(|piece| piece.ends_file).collect();
+        assert_eq!(ends.iter().position(|ends| *ends), Some(pieces.len() - 1));
+        let tensors = |pieces: &[Piece]| pieces.iter().filter_map(|piece| piece.tensor).collect::<Vec<_>>();
+        assert_eq!(tensors(&pieces), [2, 0], "in the file's order");
+        let alone = cut(&model, &wanted, false);
+        assert_eq!((tensors(&alone), alone.len()), (vec![2, 0], 2));
+    }
+}

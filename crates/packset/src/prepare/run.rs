@@ -2,12 +2,13 @@
 //! published once the model's hash allows it.
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use b70_manifest::pack::{PackSet, SourceTensor, TensorPack};
+use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{Sha256Hex, canonical_sha256};
-use b70_store::{How, LockGuard, Outcome, RelPath, Root, TempFile, json_bytes, lock, replace_bytes, sweep_orphans};
+use b70_store::{How, LockGuard, Outcome, Progress, RelPath, Root, TempFile, json_bytes, lock, replace_bytes, sweep_orphans};
 
 use super::pieces::Wanted;
 use super::pipeline::{self, Packer, Pipeline};
