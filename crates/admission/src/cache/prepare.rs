@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use b70_store::{
-    DirOutcome, Error, FileIdentity, How, Reason, Receipt, Result, Scope, Sha256, StagingDir, Trust, Verdict,
-    admit, fault_step, headroom, sweep_orphans,
+    DirOutcome, Error, FileIdentity, How, Reason, Receipt, Result, Scope, Sha256, StagingDir, Trust, Verdict, admit,
+    fault_step, headroom, sweep_orphans,
 };
 use serde::Serialize;
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{Sha256Hex, canonical_sha256};
-use b70_store::{How, LockGuard, Outcome, Progress, RelPath, Root, TempFile, json_bytes, lock, replace_bytes, sweep_orphans};
+use b70_store::{
+    How, LockGuard, Outcome, Progress, RelPath, Root, TempFile, json_bytes, lock, replace_bytes, sweep_orphans,
+};
 
 use super::pieces::Wanted;
 use super::pipeline::{self, Packer, Pipeline};
