@@ -2,7 +2,7 @@
 //!
 //! Before a job is started on a card, somebody must answer: which card is that, who uses it, may I have it, and is the
 //! process that I am about to signal still the one I started? This crate answers from the kernel's own files, and says
-//! *unknown* where it cannot know. It starts nothing and prints nothing.
+//! *unknown* where it cannot know. It prints nothing, and starts only what [`run_program`] is given.
 //!
 //! # Words
 //! - **card**: a display device of the PCI bus; its [`PciAddress`] is its identity. An *ordinal* is only the position
@@ -53,6 +53,7 @@ mod lease;
 mod output;
 mod ports;
 mod process;
+mod program;
 mod record;
 mod secrets;
 mod usage;
@@ -83,6 +84,7 @@ pub use crate::{
         SignalError, SignalOutcome, SignalRecord, Signaller, StopOutcome, StopPolicy, Unverified, VerifiedProcess,
         VerifyError, ancestors, boot_id, command_line, environment, pid_namespace, stop,
     },
+    program::{ProgramEnd, ProgramRun, run_program},
     record::{RecordError, RecordSummary, record},
     secrets::{REDACTED, redact_arguments, redact_variable},
     usage::{CardUsage, Evidence, Owner, Unreadable, Usage, UsageOptions, Verdict},

@@ -1,17 +1,11 @@
 //! The flags an installed llama-server accepts, as its own `--help` lists them.
 
-use std::{
-    collections::BTreeSet,
-    io::{self, Read as _},
-    path::Path,
-    process::{Command, Stdio},
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{collections::BTreeSet, io, path::Path, process::Command, time::Duration};
+
+use b70_procguard::{ProgramEnd, run_program};
 
 /// The help of a real server is 50 kB.
-const MAX_HELP: u64 = 4 << 20;
+const MAX_HELP: usize = 4 << 20;
 /// Fewer flags than this are no help of a llama-server.
 const PLAUSIBLE: usize = 20;
 
@@ -36,24 +30,18 @@ impl ServerFlags {
 
     fn ask_with(binary: &Path, deadline: Duration, selector: Option<&str>) -> io::Result<Self> {
         let mut command = Command::new(binary);
-        command.arg("--help").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.arg("--help");
         if let Some(selector) = selector {
             command.env("ONEAPI_DEVICE_SELECTOR", selector);
         }
-        let mut child = command.spawn()?;
-        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
-        let (sender, receiver) = mpsc::channel();
-        thread::spawn(move || {
-            let mut text = Vec::new();
-            let result = stdout.take(MAX_HELP).read_to_end(&mut text).map(|_| text);
-            // The receiver may have given up.
-            let _ = sender.send(result);
-        });
-        let result = receiver.recv_timeout(deadline);
-        // Its own child, not yet collected: the number cannot mean another process.
-        let _ = child.kill();
-        let _ = child.wait();
-        let text = result.map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "--help did not end in time"))??;
+        let mut text = Vec::new();
+        let run = run_program(command, false, deadline, &mut |piece| {
+            text.extend_from_slice(piece);
+            text.len() < MAX_HELP
+        })?;
+        if matches!(run.end, ProgramEnd::TimedOut) {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "--help did not end in time"));
+        }
         Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "what --help prints is not the help of a llama-server")
         })

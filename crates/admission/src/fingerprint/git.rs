@@ -42,7 +42,7 @@ pub(super) struct Difference {
 }
 
 impl Git<'_> {
-    fn call(&self, arguments: &[&str], consume: &mut (dyn FnMut(&[u8]) + Send)) -> Result<(), String> {
+    fn call(&self, arguments: &[&str], consume: &mut dyn FnMut(&[u8])) -> Result<(), String> {
         let mut all: Vec<&str> = vec!["--no-pager", "--no-optional-locks", "--literal-pathspecs"];
         for setting in SETTINGS {
             all.extend(["-c", setting]);
