@@ -6,12 +6,12 @@ use b70_bench::{
     RunStatus, Submission, Suite, SuiteReport, Target, compare_files, error_code, export_localmaxxing, html_report,
     load_folder, load_result, targets_of_workers, text_report, write_document,
 };
-use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag};
+use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, usable_root};
 use b70_client::{Api, ApiKey, Deadlines};
 use b70_manifest::calibration::{Comparison, Verdict};
 use b70_manifest::workers::Arm;
 use b70_procguard::Host;
-use b70_store::{json_bytes, refuse_in_git};
+use b70_store::json_bytes;
 use serde_json::{Map, Value, json};
 
 use crate::bench::{
@@ -49,8 +49,7 @@ fn request_extra(text: Option<&str>) -> Result<Map<String, Value>, CliError> {
 pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError> {
     let host = Host::real();
     let targets = targets(&args, &host)?;
-    let out = std::path::absolute(&args.out).map_err(|error| CliError::io(&args.out, &error))?;
-    refuse_in_git(&out, args.allow_in_repo)?;
+    let out = usable_root(&args.out, args.allow_in_repo)?;
     let api_key = args
         .api_key
         .as_deref()
@@ -94,7 +93,7 @@ pub(crate) fn calibrate(ui: &Ui, args: CalibrateArgs) -> Result<Output, CliError
         host,
         lease_root: (!args.no_lease).then_some(args.lease_root),
     };
-    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let cancel = interrupt_flag()?;
     if args.dry_run {
         let plan = calibration.plan(&cancel)?;
         let code = if plan.allowed { exit::OK } else { exit::CHECK_FAILED };

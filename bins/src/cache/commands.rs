@@ -8,12 +8,12 @@ use b70_admission::{
     AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, ModelSource, PrepareAction, PrepareRequest,
     Prepared, PreparedEntries, Reserve, Warmed, fingerprint, host_facts,
 };
-use b70_cli::{CliError, Output, Style, bytes_text, exit, seconds_text, shown};
+use b70_cli::{CliError, Context, Output, Style, bytes_text, exit, seconds_text, shown};
 use b70_manifest::pack::ToolRecord;
 use b70_procguard::Host;
 use b70_store::{How, Sha256};
 
-use crate::cache::context::{Context, Selection, cache_path, create, keys, missing, open, required, select};
+use crate::cache::context::{Selection, cache_path, create, keys, missing, open, required, select};
 use crate::cache::{BuildArgs, Role, RootArgs, SelectArgs};
 
 /// How long Git and package managers may take for the build's identity.

@@ -1,23 +1,14 @@
-//! What the commands need: the selected models, the cache's folder, the threads.
+//! What the commands need: the selected models, the cache's folder.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use b70_admission::{AdmissionError, ModelCache};
-use b70_cli::{CliError, Ui};
+use b70_cli::{CliError, default_root, uid, usable_root};
 use b70_manifest::document::read;
 use b70_manifest::model_pack::{ModelFile, ModelPackManifest};
-use b70_store::{Error, Progress, RootKind, Sha256, default_root, open_ram_root, refuse_in_git};
+use b70_store::{Error, RootKind, Sha256, open_ram_root};
 
 use crate::cache::{Role, RootArgs, SelectArgs};
-
-pub(crate) struct Context<'a> {
-    pub(crate) ui: &'a Ui,
-    pub(crate) pool: rayon::ThreadPool,
-    interrupt: Arc<AtomicBool>,
-}
 
 /// A model that was selected.
 #[derive(Debug, Clone)]
@@ -32,23 +23,6 @@ pub(crate) struct Target {
 pub(crate) struct Selection {
     pub(crate) targets: Vec<Target>,
     pub(crate) spec: Option<ModelPackManifest>,
-}
-
-impl<'a> Context<'a> {
-    pub(crate) fn new(ui: &'a Ui) -> Result<Self, CliError> {
-        let interrupt =
-            b70_cli::interrupt_flag().map_err(|e| CliError::usage("signals", format!("cannot watch signals: {e}")))?;
-        Ok(Self { ui, pool: b70_store::pool(0)?, interrupt })
-    }
-
-    /// Progress that a signal ends.
-    pub(crate) fn progress<'p>(&'p self, on_bytes: &'p (dyn Fn(u64) + Sync)) -> Progress<'p> {
-        Progress::new(on_bytes).with_cancel(&self.interrupt)
-    }
-
-    pub(crate) fn quietly(&self) -> Progress<'_> {
-        Progress::NONE.with_cancel(&self.interrupt)
-    }
 }
 
 /// The models that the flags name.
@@ -93,26 +67,16 @@ pub(crate) fn cache_path(args: &RootArgs, selection: &Selection) -> Result<PathB
     let path = match (&args.cache_root, selection.spec.as_ref().and_then(|spec| spec.ram_cache.as_ref())) {
         (Some(path), _) => path.clone(),
         (None, Some(policy)) => PathBuf::from(&policy.root),
-        (None, None) => ram_root()?.join("models"),
+        (None, None) => default_root(RootKind::Ram)?.join("models"),
     };
-    let path = std::path::absolute(&path).map_err(|e| CliError::io(&path, &e))?;
-    refuse_in_git(&path, args.allow_in_repo)?;
-    Ok(path)
-}
-
-fn uid() -> Result<u32, CliError> {
-    let me = Path::new("/proc/self");
-    me.metadata().map(|metadata| metadata.uid()).map_err(|error| CliError::io(me, &error))
-}
-
-fn ram_root() -> Result<PathBuf, CliError> {
-    Ok(default_root(RootKind::Ram, &|name| std::env::var_os(name), uid()?)?)
+    usable_root(&path, args.allow_in_repo)
 }
 
 /// Opens the cache for writing, creating it; the default root only when it is ours alone.
 pub(crate) fn create(args: &RootArgs, path: &Path) -> Result<ModelCache, CliError> {
-    if args.cache_root.is_none() && path.parent() == Some(ram_root()?.as_path()) {
-        open_ram_root(&ram_root()?, uid()?)?;
+    let ram = default_root(RootKind::Ram)?;
+    if args.cache_root.is_none() && path.parent() == Some(ram.as_path()) {
+        open_ram_root(&ram, uid())?;
     }
     Ok(ModelCache::create(path)?)
 }

@@ -155,7 +155,7 @@ pub(crate) struct WaitArgs {
 
 /// Carries out a parsed command line.
 pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
-    let context = context::Context::new(ui)?;
+    let context = b70_cli::Context::new(ui)?;
     match cli.command {
         Command::Status { select, root } => commands::status(&context, &select, &root),
         Command::Prepare { select, root, build, force, min_free, no_measure, wait } => {

@@ -3,14 +3,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_admission::{FingerprintRequest, fingerprint};
-use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, seconds_text, shown};
+use b70_cli::{CliError, Output, Style, Ui, default_root, exit, interrupt_flag, seconds_text, shown, usable_root};
 use b70_golden::{
     CardChoice, FocusedEvent, FocusedRequest, PrepareOptions, REQUIRED_CASES, SetParameters, text_environment,
 };
 use b70_manifest::document::read;
 use b70_manifest::golden::FocusedStatus;
 use b70_manifest::model_pack::ModelPackManifest;
-use b70_store::{Progress, RootKind, default_root, pool, refuse_in_git};
+use b70_store::{Progress, RootKind, pool};
 
 use crate::golden::{FocusedArgs, PrepareArgs, RootArgs, text};
 
@@ -22,15 +22,9 @@ fn artifact_root(args: &RootArgs, spec: Option<&ModelPackManifest>) -> Result<Pa
         (Some(root), ..) => golden(root.clone()),
         (None, Some(corpus), _) => PathBuf::from(b70_golden::read_corpus(corpus)?.storage_root),
         (None, None, Some(root)) => root.join("golden"),
-        (None, None, None) => {
-            let me = Path::new("/proc/self");
-            let uid = std::os::unix::fs::MetadataExt::uid(&me.metadata().map_err(|error| CliError::io(me, &error))?);
-            golden(default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?)
-        }
+        (None, None, None) => golden(default_root(RootKind::Artifact)?),
     };
-    let root = std::path::absolute(&root).map_err(|error| CliError::io(&root, &error))?;
-    refuse_in_git(&root, args.allow_in_repo)?;
-    Ok(root)
+    usable_root(&root, args.allow_in_repo)
 }
 
 pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
@@ -93,7 +87,7 @@ pub(crate) fn import(ui: &Ui, root: &RootArgs, case: &str, tensor: &Path, meta: 
 
 pub(crate) fn focused(ui: &Ui, args: &FocusedArgs) -> Result<Output, CliError> {
     let root = artifact_root(&args.root, None)?;
-    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let cancel = interrupt_flag()?;
     let request = FocusedRequest {
         artifact_root: &root,
         build: &args.build,

@@ -1,31 +1,20 @@
 //! What several commands need: roots, the layout with a chosen kernel, the spec.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_cli::CliError;
+use b70_cli::{CliError, default_root, usable_root};
 use b70_manifest::Sha256Hex;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_packset::{Model, Plan, SetDir};
-use b70_store::{RootKind, default_root, refuse_in_git};
+use b70_store::RootKind;
 use b70_xe2pack::{Kernel, Xe2DpasV2};
 
 use crate::pack::{PlanArgs, RamArgs, RootArgs};
 
 /// The cache root to use; refused inside a Git work tree unless allowed.
 pub(crate) fn cache_root(roots: &RootArgs) -> Result<PathBuf, CliError> {
-    let root = match &roots.cache_root {
-        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
-        None => default_root(RootKind::Cache, &|name| std::env::var_os(name), uid()?)?,
-    };
-    refuse_in_git(&root, roots.allow_in_repo)?;
-    Ok(root)
-}
-
-/// The user's id.
-pub(crate) fn uid() -> Result<u32, CliError> {
-    let me = Path::new("/proc/self");
-    me.metadata().map(|metadata| metadata.uid()).map_err(|error| CliError::io(me, &error))
+    let root = roots.cache_root.clone().map_or_else(|| default_root(RootKind::Cache), Ok)?;
+    usable_root(&root, roots.allow_in_repo)
 }
 
 /// The layout, with the named kernel or the fastest.
@@ -82,12 +71,8 @@ pub(crate) fn spec(path: Option<&Path>) -> Result<Option<ModelPackManifest>, Cli
 
 /// The RAM root to use; refused inside a Git work tree unless allowed.
 pub(crate) fn ram_root(ram: &RamArgs, roots: &RootArgs) -> Result<PathBuf, CliError> {
-    let root = match &ram.ram_root {
-        Some(root) => std::path::absolute(root).map_err(|error| CliError::io(root, &error))?,
-        None => default_root(RootKind::Ram, &|name| std::env::var_os(name), uid()?)?,
-    };
-    refuse_in_git(&root, roots.allow_in_repo)?;
-    Ok(root)
+    let root = ram.ram_root.clone().map_or_else(|| default_root(RootKind::Ram), Ok)?;
+    usable_root(&root, roots.allow_in_repo)
 }
 
 /// A word that a POSIX shell and a systemd `EnvironmentFile=` read back unchanged.

@@ -1,41 +1,20 @@
 //! The commands.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_admission::{
     Artifact, Document, FingerprintReport, FingerprintRequest, Known, ListedRecords, RegisterRequest, Registry,
 };
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, seconds_text, shown};
+use b70_cli::{CliError, Context, Output, Style, bytes_text, default_root, exit, seconds_text, shown, usable_root};
 use b70_manifest::document::read;
 use b70_manifest::model_pack::{ModelPackManifest, artifact_root_of};
-use b70_store::{Error, Progress, RootKind, Sha256, default_root, refuse_in_git};
+use b70_store::{Error, RootKind, Sha256};
 
 use crate::registry::RootArgs;
 
 /// How long a collection waits for whoever registers: writing a record takes milliseconds.
 const GC_WAIT: Duration = Duration::from_secs(60);
-
-pub(crate) struct Context<'a> {
-    ui: &'a Ui,
-    pool: rayon::ThreadPool,
-    interrupt: Arc<AtomicBool>,
-}
-
-impl<'a> Context<'a> {
-    pub(crate) fn new(ui: &'a Ui) -> Result<Self, CliError> {
-        let interrupt =
-            b70_cli::interrupt_flag().map_err(|e| CliError::usage("signals", format!("cannot watch signals: {e}")))?;
-        Ok(Self { ui, pool: b70_store::pool(0)?, interrupt })
-    }
-
-    fn quietly(&self) -> Progress<'_> {
-        Progress::NONE.with_cancel(&self.interrupt)
-    }
-}
 
 fn root_path(args: &RootArgs) -> Result<PathBuf, CliError> {
     let from_environment = std::env::var_os(RootKind::Artifact.variable()).is_some_and(|root| !root.is_empty());
@@ -51,14 +30,10 @@ fn root_path(args: &RootArgs) -> Result<PathBuf, CliError> {
     let path = if let Some(path) = path {
         path
     } else {
-        let me = Path::new("/proc/self");
-        let uid = me.metadata().map(|m| m.uid()).map_err(|e| CliError::io(me, &e))?;
-        let root = default_root(RootKind::Artifact, &|name| std::env::var_os(name), uid)?;
+        let root = default_root(RootKind::Artifact)?;
         if root.join("packs").is_dir() { root } else { root.join("registry") }
     };
-    let path = std::path::absolute(&path).map_err(|e| CliError::io(&path, &e))?;
-    refuse_in_git(&path, args.allow_in_repo)?;
-    Ok(path)
+    usable_root(&path, args.allow_in_repo)
 }
 
 fn open(args: &RootArgs) -> Result<Option<Registry>, CliError> {
@@ -164,7 +139,7 @@ pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterAr
     let build = args.build.map(|(runtime, build)| take(context, runtime, build, &[])).transpose()?;
     let bar = context.ui.progress("hash", 0);
     let on_bytes = |bytes| bar.add(bytes);
-    let progress = Progress::new(&on_bytes).with_cancel(&context.interrupt);
+    let progress = context.progress(&on_bytes);
     let artifact = Artifact::read(args.artifact, &context.pool, &progress);
     bar.finish();
     let artifact = artifact?;

@@ -125,7 +125,7 @@ pub(crate) struct RootArgs {
 
 /// Carries out a parsed command line.
 pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
-    let context = commands::Context::new(ui)?;
+    let context = b70_cli::Context::new(ui)?;
     match cli.command {
         Command::Fingerprint { runtime, build, binaries, require_fit } => {
             commands::fingerprint(&context, &runtime, &build, &binaries, require_fit)

@@ -11,8 +11,8 @@ mod steps;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_cli::{CliError, Global, HasGlobal, Output, Ui, exit};
-use b70_store::{RelPath, Root, RootKind, default_root, replace_bytes};
+use b70_cli::{CliError, Global, HasGlobal, Output, Ui, default_root, exit};
+use b70_store::{RelPath, Root, RootKind, replace_bytes};
 use clap::Parser;
 
 pub use report::{Report, StepRow};
@@ -53,12 +53,7 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     let page = match (cli.html, workspace.kept()) {
         (Some(path), _) => path,
         (None, Some(kept)) => kept.join("tour.html"),
-        (None, None) => {
-            let uid = std::os::unix::fs::MetadataExt::uid(
-                &std::fs::metadata("/proc/self").map_err(|error| CliError::io(Path::new("/proc/self"), &error))?,
-            );
-            default_root(RootKind::State, &|name| std::env::var_os(name), uid)?.join("tour.html")
-        }
+        (None, None) => default_root(RootKind::State)?.join("tour.html"),
     };
     let page = publish(&page, &page::html(&report))?;
     let text = report.text(ui, workspace.kept(), Some(&page));

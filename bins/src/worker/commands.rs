@@ -56,8 +56,7 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
     let lane = if host.is_real() { Lane::load_here(&args.config)? } else { Lane::load(&args.config)? };
     let pool = b70_store::pool(0)?;
     let layout = Xe2DpasV2::new();
-    let uid = Host::real().uid();
-    let resolve = ResolveOptions { layout: Some(&layout), pool: &pool, uid };
+    let resolve = ResolveOptions { layout: Some(&layout), pool: &pool, uid: b70_cli::uid() };
     let checks = match &command {
         Command::Start { checks, .. } | Command::Restart { checks, .. } | Command::Run { checks, .. } => StartChecks {
             allow_low_memory: checks.allow_low_memory,
@@ -120,7 +119,7 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
         Command::Start { execute, wait, .. } => {
             only_here(execute)?;
             let plan = if execute {
-                let interrupted = interrupt_flag().map_err(|e| CliError::usage("signals", e.to_string()))?;
+                let interrupted = interrupt_flag()?;
                 let options = StartOptions {
                     wait: seconds("--wait", wait)?,
                     interrupted: &interrupted,
@@ -144,7 +143,7 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
             if !stop.execute {
                 return finish(ui, &supervisor.plan_restart(names)?);
             }
-            let interrupted = interrupt_flag().map_err(|e| CliError::usage("signals", e.to_string()))?;
+            let interrupted = interrupt_flag()?;
             let start = StartOptions {
                 wait: seconds("--ready-wait", ready_wait)?,
                 interrupted: &interrupted,
@@ -186,7 +185,7 @@ fn logs(ui: &Ui, args: &LaneArgs, name: &str, follow: bool, lines: usize) -> Res
     if ui.json() {
         return Err(CliError::usage("usage", "--follow prints lines as they come and cannot be one JSON document"));
     }
-    let interrupted = interrupt_flag().map_err(|e| CliError::usage("signals", e.to_string()))?;
+    let interrupted = interrupt_flag()?;
     let (end, mut follower) = LogFollower::open(&log, lines)?;
     write_out(&format!("{end}\n"))?;
     while !interrupted.load(Ordering::SeqCst) {

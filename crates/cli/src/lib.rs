@@ -39,6 +39,7 @@
 //! Used by binaries alone: libraries return typed errors and never print.
 #![forbid(unsafe_code)]
 
+mod context;
 mod error;
 mod interrupt;
 mod output;
@@ -48,6 +49,7 @@ mod values;
 
 pub use b70_manifest::exit;
 pub use b70_manifest::exit::HELP as EXIT_CODES;
+pub use context::{Context, default_root, uid, usable_root};
 pub use error::CliError;
 pub use interrupt::interrupt_flag;
 pub use output::{Output, run, run_from};

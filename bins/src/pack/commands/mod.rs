@@ -11,10 +11,3 @@ pub(crate) use prepare::{PrepareArgs, prepare};
 pub(crate) use read::{inspect, keys, self_test, unpack};
 pub(crate) use stage::{StageArgs, stage_ram, stage_validate};
 pub(crate) use verify::verify;
-
-use b70_cli::CliError;
-
-/// A pool with one thread a core.
-fn pool() -> Result<rayon::ThreadPool, CliError> {
-    Ok(b70_store::pool(0)?)
-}

@@ -29,7 +29,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliErro
     let model = context::model(args.model.model.as_deref(), spec.as_ref())?;
     let model_hash =
         b70_packset::model_hash(&model, spec.as_ref(), args.sha256, args.skip_source_hash, args.cache_root)?;
-    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let cancel = interrupt_flag()?;
     let packing = b70_packset::inspect(&model, &plan, &layout)?.expected_pack_size_bytes;
     // Without a known digest the model is hashed first, and that counts as well.
     let hashing = if model_hash == ModelHash::Unknown { model.size_bytes() } else { 0 };

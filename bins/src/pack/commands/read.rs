@@ -1,9 +1,8 @@
 use std::path::Path;
 
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, shown};
+use b70_cli::{CliError, Context, Output, Style, Ui, bytes_text, exit, shown};
 use b70_manifest::Sha256Hex;
 use b70_packset::{InspectStatus, Inspection};
-use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
 use crate::pack::{ModelArgs, PlanArgs, context};
@@ -105,9 +104,8 @@ pub(crate) fn unpack(
     out: &Path,
 ) -> Result<Output, CliError> {
     let set = context::set(cache_root, key, None)?;
-    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
-    let progress = Progress::NONE.with_cancel(&cancel);
-    let unpacked = b70_packset::unpack(&set, tensor, &Xe2DpasV2::new(), out, &super::pool()?, &progress)?;
+    let work = Context::new(ui)?;
+    let unpacked = b70_packset::unpack(&set, tensor, &Xe2DpasV2::new(), out, &work.pool, &work.quietly())?;
     let text = format!(
         "{} {} bytes of {} to {}\n  SHA-256 {} (that of the source tensor)",
         ui.paint(Style::Good, "wrote"),

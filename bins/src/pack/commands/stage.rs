@@ -1,10 +1,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
+use b70_cli::{CliError, Context, Output, Style, Ui, bytes_text, exit, seconds_text, shown, uid};
 use b70_manifest::Sha256Hex;
 use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
-use b70_store::Progress;
 use b70_xe2pack::{QWEN27_PLAN, Xe2DpasV2};
 
 use crate::pack::context;
@@ -77,16 +76,16 @@ fn with_options(
     args: &StageArgs<'_>,
     run: impl FnOnce(&StageOptions<'_>) -> Result<StageReport, b70_packset::PackError>,
 ) -> Result<StageReport, CliError> {
-    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let work = Context::new(ui)?;
     let bar = ui.progress("staged", 0);
     let count = |bytes| bar.add(bytes);
     let report = run(&StageOptions {
         ram_root: args.ram_root,
-        uid: context::uid()?,
+        uid: uid(),
         min_free: args.min_free,
-        pool: &super::pool()?,
+        pool: &work.pool,
         lock_timeout: Duration::from_secs(args.wait),
-        progress: Progress::new(&count).with_cancel(&cancel),
+        progress: work.progress(&count),
     });
     bar.finish();
     Ok(report?)

@@ -1,9 +1,8 @@
 use std::path::{Path, PathBuf};
 
-use b70_cli::{CliError, Output, Style, Ui, bytes_text, exit, interrupt_flag, seconds_text, shown};
+use b70_cli::{CliError, Context, Output, Style, Ui, bytes_text, exit, seconds_text, shown};
 use b70_manifest::Sha256Hex;
 use b70_packset::{Depth, Expectation, RequirementOutcome, Verification, VerifyOptions, VerifyStatus};
-use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
 use crate::pack::context;
@@ -24,7 +23,7 @@ pub(crate) fn verify(
         model_sha256: spec.as_ref().map(|spec| spec.source.sha256),
         architecture: spec.as_ref().map(|spec| spec.target_architecture.clone()),
     };
-    let cancel = interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let work = Context::new(ui)?;
     let bar = ui.progress("checked", 0);
     let count = |bytes| bar.add(bytes);
     let verified = b70_packset::verify(
@@ -35,8 +34,8 @@ pub(crate) fn verify(
             expectation: &expectation,
             against: against.as_ref(),
             spec: spec.as_ref(),
-            pool: &super::pool()?,
-            progress: Progress::new(&count).with_cancel(&cancel),
+            pool: &work.pool,
+            progress: work.progress(&count),
         },
     );
     bar.finish();

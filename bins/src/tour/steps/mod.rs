@@ -8,7 +8,7 @@ mod servers;
 mod stage;
 
 use std::fmt::Display;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -98,11 +98,6 @@ pub(crate) fn told(error: impl Display) -> String {
 /// A proof by a condition.
 pub(crate) fn expect(held: bool, sentence: String) -> Proof {
     if held { Ok(sentence) } else { Err(format!("not as it should be: {sentence}")) }
-}
-
-/// Whoever runs the tour.
-pub(crate) fn uid() -> Result<u32, String> {
-    std::fs::metadata("/proc/self").map(|status| status.uid()).map_err(|error| format!("/proc/self: {error}"))
 }
 
 /// Changes one bit in the middle of a file and puts its time of change back, as a careless tool or a bad disk might.

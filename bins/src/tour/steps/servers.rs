@@ -64,7 +64,7 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
         }
         other => other.map_err(told),
     };
-    let interrupted = b70_cli::interrupt_flag().map_err(|error| CliError::usage("signals", error.to_string()))?;
+    let interrupted = b70_cli::interrupt_flag()?;
     let signaller = Signaller::new();
     let started = tour.step("workers", start_command, || {
         plan?;

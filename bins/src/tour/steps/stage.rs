@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use b70_cli::{CliError, bytes_text};
+use b70_cli::{CliError, bytes_text, uid};
 use b70_packset::{
     Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus, stage_ram, stage_validate,
 };
 use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 
-use super::{Places, Proof, Tour, expect, flip_bit, told, uid};
+use super::{Places, Proof, Tour, expect, flip_bit, told};
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, set: &SetDir, tour: &mut Tour<'_>) -> Result<bool, CliError> {
     let pool = b70_store::pool(0)?;
-    let uid = uid().map_err(|problem| CliError::usage("uid", problem))?;
     let options = StageOptions {
         ram_root: &places.ram,
-        uid,
+        uid: uid(),
         min_free: 64 << 20,
         pool: &pool,
         lock_timeout: Duration::from_secs(60),
