@@ -2,7 +2,6 @@
 
 mod cli;
 mod common;
-mod damage;
 mod faults;
 mod inputs;
 mod mounts;

@@ -167,123 +167,6 @@ fn unpack_gives_the_blocks_back_and_overwrites_nothing() {
     assert_eq!(left.len(), 5, "model, plan, cache, kept, dangling: {left:?}");
 }
 
-fn second_plan(lab: &Lab) -> String {
-    let path = lab.at("second.json");
-    write_json(&path, &mini_plan("second"));
-    text(&path).to_owned()
-}
-
-#[test]
-fn another_plan_over_the_same_model_imports_by_hard_link() {
-    let lab = Lab::new();
-    lab.prepare();
-    let donor = lab.set();
-    let second = second_plan(&lab);
-    let arguments = ["--model", text(&lab.model), "--plan", &second, "--sha256", &lab.sha256];
-    let prepared = lab.pack("prepare", &arguments).exits(0).json();
-    assert_eq!(counts(&prepared), [0, 0, 4]);
-    let key = string(&prepared["set_key"]);
-    assert_ne!(key, lab.set_key(), "two plans never share a folder");
-    for slot in 0..4 {
-        let (own, other) = (payload(&lab.root.join(&key), slot), payload(&donor, slot));
-        assert_eq!(fs::metadata(own).expect("a payload").ino(), fs::metadata(other).expect("a payload").ino());
-    }
-    let manifest = json_file(&lab.root.join(&key).join("manifest.json"));
-    assert_eq!(manifest["tensors"][0]["imported_from"]["set_key"], lab.set_key());
-    assert_eq!(manifest["tensors"][0]["format"], "second-tensor-pack-v2");
-    assert!(lab.verify(&["--set-key", &key, "--deep", "--against", text(&lab.model)]).is_empty());
-    // Its own link keeps the bytes when the donor goes.
-    fs::remove_dir_all(&donor).expect("the donor");
-    assert!(lab.verify(&["--deep"]).is_empty());
-    assert_eq!(counts(&lab.pack("prepare", &arguments).exits(0).json()), [0, 4, 0]);
-}
-
-#[test]
-fn a_damaged_donor_is_not_imported() {
-    type Damage = fn(&Path);
-    let damages: [(&str, Damage); 6] = [
-        ("payload", |set| flip(&payload(set, 1), 7)),
-        ("truncated", |set| {
-            let path = payload(set, 1);
-            let bytes = fs::read(&path).expect("a payload");
-            overwrite(&path, &bytes[..bytes.len() - 1]);
-        }),
-        ("link", |set| {
-            let path = payload(set, 1);
-            let elsewhere = set.join("elsewhere");
-            fs::rename(&path, &elsewhere).expect("a payload");
-            std::os::unix::fs::symlink(elsewhere, path).expect("a link");
-        }),
-        ("sidecar", |set| overwrite(&payload(set, 1).with_extension("json"), b"{}")),
-        // The payload is good, what is said of its source is not.
-        ("source digest", |set| {
-            edit(&payload(set, 1).with_extension("json"), |sidecar| {
-                sidecar["source_tensor"]["sha256"] = json!("0".repeat(64));
-            });
-        }),
-        // Both documents agree on a digest that the bytes do not have.
-        ("digests", |set| {
-            for path in [payload(set, 1).with_extension("json"), set.join("manifest.json")] {
-                edit(&path, |document| {
-                    let entry = if document["tensors"].is_array() { &mut document["tensors"][1] } else { document };
-                    entry["payload"]["sha256"] = json!("0".repeat(64));
-                });
-            }
-        }),
-    ];
-    for (what, damage) in damages {
-        let lab = Lab::new();
-        lab.prepare();
-        damage(&lab.set());
-        let second = second_plan(&lab);
-        let arguments = ["--model", text(&lab.model), "--plan", &second, "--sha256", &lab.sha256];
-        let prepared = lab.pack("prepare", &arguments).exits(0).json();
-        assert_eq!(counts(&prepared), [1, 0, 3], "{what}");
-        let key = string(&prepared["set_key"]);
-        assert!(lab.verify(&["--set-key", &key, "--deep", "--against", text(&lab.model)]).is_empty(), "{what}");
-    }
-}
-
-#[test]
-fn without_a_manifest_a_donor_is_held_to_the_model() {
-    let lab = Lab::new();
-    lab.prepare();
-    let donor = lab.set();
-    let sidecar = payload(&donor, 1).with_extension("json");
-    fs::remove_file(donor.join("manifest.json")).expect("the manifest");
-    edit(&sidecar, |sidecar| sidecar["source_tensor"]["sha256"] = json!("0".repeat(64)));
-    let second = second_plan(&lab);
-    let arguments = ["--model", text(&lab.model), "--plan", &second, "--sha256", &lab.sha256];
-    let prepared = lab.pack("prepare", &arguments).exits(0).json();
-    assert_eq!(counts(&prepared), [1, 0, 3]);
-    // The same for a set that a killed run left: its good sidecars are reused, the false one is not.
-    let continued = lab.prepare();
-    assert_eq!(counts(&continued), [0, 3, 1]);
-    assert_eq!(continued["repaired"], json!([MINI_NAMES[1]]));
-    for key in [lab.set_key(), string(&prepared["set_key"])] {
-        assert!(lab.verify(&["--set-key", &key, "--deep", "--against", text(&lab.model)]).is_empty());
-    }
-}
-
-#[test]
-fn where_a_link_fails_the_payload_is_copied() {
-    let lab = Lab::new();
-    lab.prepare();
-    let second = second_plan(&lab);
-    let arguments = ["--model", text(&lab.model), "--plan", &second, "--sha256", &lab.sha256];
-    let prepared = lab.pack("prepare", &arguments).exits(0).json();
-    let set = lab.root.join(string(&prepared["set_key"]));
-    // The name is taken by other bytes, so linking fails (EEXIST), and the copy takes their place.
-    let bad = payload(&set, 2);
-    overwrite(&bad, b"damage");
-    let repaired = lab.pack("prepare", &arguments).exits(0).json();
-    assert_eq!(counts(&repaired), [0, 3, 1]);
-    assert_eq!(repaired["repaired"], json!([MINI_NAMES[2]]));
-    assert_ne!(fs::metadata(&bad).expect("a copy").ino(), fs::metadata(payload(&lab.set(), 2)).expect("it").ino());
-    assert_eq!(fs::read(bad).expect("a copy"), fs::read(payload(&lab.set(), 2)).expect("the original"));
-    assert!(lab.verify(&["--set-key", &string(&prepared["set_key"]), "--deep"]).is_empty());
-}
-
 /// The documents' example spec, for this lab's model.
 fn spec(lab: &Lab, change: impl FnOnce(&mut Value)) -> String {
     let mut spec = json_file(&fixtures().join("documents/lab/model-pack-manifest.json"));
@@ -397,45 +280,6 @@ fn a_spec_is_enforced_or_said_to_be_uncheckable() {
 }
 
 #[test]
-fn list_and_gc_say_what_is_there_and_remove_only_what_nothing_needs() {
-    let lab = Lab::new();
-    assert_eq!(lab.pack("list", &[]).exits(0).json()["sets"], json!([]));
-    assert_eq!(lab.pack("gc", &["--execute"]).exits(0).json()["actions"], json!([]));
-    assert!(!lab.root.exists());
-    lab.prepare();
-    let set = lab.set();
-    let before = walk(&set);
-    assert_eq!(lab.pack("gc", &[]).exits(0).json()["actions"], json!([]));
-    // A stray file at the top and one among the payloads.
-    fs::write(set.join("stray"), "x").expect("a file");
-    fs::write(set.join("tensors/stray"), "xy").expect("a file");
-    let planned = lab.pack("gc", &[]).exits(0).json();
-    assert_eq!(planned["actions"].as_array().expect("a list").len(), 2);
-    assert!(set.join("stray").exists(), "without --execute nothing is removed");
-    let done = lab.pack("gc", &["--execute"]).exits(0).json();
-    assert_eq!((&done["bytes"], &done["executed"]), (&json!(3), &json!(true)));
-    assert_eq!(walk(&set), before);
-    // An incomplete set goes, one with a damaged manifest stays, one with another set's manifest stays.
-    let second = second_plan(&lab);
-    let arguments = ["--model", text(&lab.model), "--plan", &second, "--sha256", &lab.sha256];
-    let key = string(&lab.pack("prepare", &arguments).exits(0).json()["set_key"]);
-    let other = lab.root.join(&key);
-    for bytes in [b"{".to_vec(), fs::read(set.join("manifest.json")).expect("the other manifest")] {
-        overwrite(&other.join("manifest.json"), &bytes);
-        let report = lab.pack("gc", &["--execute"]).exits(0).json();
-        assert_eq!((&report["actions"], report["kept"].as_array().map(Vec::len)), (&json!([]), Some(1)), "{report:#}");
-        let sets = lab.pack("list", &[]).exits(0).json()["sets"].clone();
-        let row = sets.as_array().expect("a list").iter().find(|row| row["set_key"] == key).expect("the set");
-        assert_eq!(row["status"], "unreadable");
-    }
-    fs::remove_file(other.join("manifest.json")).expect("the manifest");
-    let report = lab.pack("gc", &["--execute"]).exits(0).json();
-    assert_eq!(report["actions"].as_array().expect("a list").len(), 1);
-    assert!(!other.exists());
-    assert_eq!(walk(&set), before);
-}
-
-#[test]
 fn the_newest_set_is_the_default_and_no_set_is_an_error() {
     let lab = Lab::new();
     for root in [lab.root.clone(), lab.folder.path().to_path_buf()] {
@@ -449,4 +293,21 @@ fn the_newest_set_is_the_default_and_no_set_is_an_error() {
     let newer = lab.pack("prepare", &["--model", text(&lab.at("other.gguf"))]).exits(0).json();
     let verified = lab.pack("verify", &[]).exits(0).json();
     assert_eq!(verified["set_key"], newer["set_key"]);
+}
+
+#[test]
+fn a_failed_verification_names_every_code_for_people_too() {
+    let lab = Lab::new();
+    lab.prepare();
+    flip(&payload(&lab.set(), 0), 5);
+    overwrite(&payload(&lab.set(), 3).with_extension("json"), b"");
+    let codes = lab.verify(&["--deep"]);
+    assert_eq!(codes, ["payload-sha256:blk.0.ffn_up.weight", "tensor-contract:blk.1.ffn_down.weight"]);
+    let people = run(["verify", "--deep", "--cache-root", text(&lab.root)]).exits(1);
+    assert!(codes.iter().all(|code| people.stdout.contains(code)), "{people:#?}");
+    assert_eq!(lab.pack("gc", &["--execute"]).exits(0).json()["actions"], json!([]));
+    overwrite(&lab.set().join("manifest.json"), b"not JSON");
+    lab.pack("verify", &["--set-key", &lab.set_key()]).fails(2, "document");
+    assert_eq!(lab.pack("list", &[]).exits(0).json()["sets"][0]["status"], "unreadable");
+    assert_eq!(lab.prepare()["repaired_documents"], json!(["manifest.json"]));
 }

@@ -1,6 +1,8 @@
 //! The real executable, run in folders of its own.
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "every test file uses its own part of this module")]
 
+#[path = "../../../../crates/packset/tests/common/files.rs"]
+mod files;
 #[path = "../../../../crates/packset/tests/common/models.rs"]
 pub mod models;
 pub mod upstream;
@@ -14,6 +16,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use b70_manifest::Sha256Hex;
+pub use files::*;
 use models::{STANDARD, mini_plan, write_json, write_model};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -210,61 +213,9 @@ pub fn text(path: &Path) -> &str {
     path.to_str().expect("paths of the tests are UTF-8")
 }
 
-/// A JSON string.
-pub fn string(value: &Value) -> String {
-    value.as_str().unwrap_or_else(|| panic!("{value} is a string")).to_owned()
-}
-
 /// SHA-256 of a file.
 pub fn sha256_of(path: &Path) -> String {
     Sha256Hex::of(&fs::read(path).expect("a readable file")).to_string()
-}
-
-/// Every entry below a folder with its kind and, for a file, its bytes; links are not followed.
-pub fn walk(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    fn into(folder: &Path, prefix: &str, found: &mut BTreeMap<String, Vec<u8>>) {
-        for entry in fs::read_dir(folder).into_iter().flatten() {
-            let entry = entry.expect("a readable folder");
-            let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
-            let kind = entry.file_type().expect("a kind");
-            if kind.is_dir() {
-                into(&entry.path(), &format!("{name}/"), found);
-            } else if kind.is_file() {
-                found.insert(name, fs::read(entry.path()).expect("a readable file"));
-            } else {
-                found.insert(name, b"not a file".to_vec());
-            }
-        }
-    }
-    let mut found = BTreeMap::new();
-    into(folder, "", &mut found);
-    found
-}
-
-/// Replaces a file, whatever its mode.
-pub fn overwrite(path: &Path, bytes: &[u8]) {
-    let _ = fs::remove_file(path);
-    fs::write(path, bytes).expect("the folder is ours");
-}
-
-/// Flips a bit of a byte of a file.
-pub fn flip(path: &Path, at: usize) {
-    let mut bytes = fs::read(path).expect("a readable file");
-    bytes[at] ^= 1;
-    overwrite(path, &bytes);
-}
-
-/// Changes a JSON document in place.
-pub fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
-    let mut document = serde_json::from_slice(&fs::read(path).expect("a readable file")).expect("JSON");
-    change(&mut document);
-    overwrite(path, &serde_json::to_vec_pretty(&document).expect("values print"));
-}
-
-/// The payload of slot `slot` of a set.
-pub fn payload(set: &Path, slot: usize) -> PathBuf {
-    let manifest: Value = serde_json::from_slice(&fs::read(set.join("manifest.json")).expect("a set")).expect("JSON");
-    set.join(string(&manifest["tensors"][slot]["payload"]["path"]))
 }
 
 /// Whether a name has this ending, byte by byte.

@@ -1,6 +1,8 @@
 //! A model, its set and the layout, for tests through the library.
 #![allow(dead_code, unreachable_pub, reason = "every test file uses its own part of this module")]
 
+pub mod files;
+pub mod mini;
 pub mod models;
 
 use std::path::{Path, PathBuf};

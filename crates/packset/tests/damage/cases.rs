@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::json;
 
-use crate::common::{edit, flip, overwrite, payload};
-use crate::damage::{manifest, relink, sidecar};
+use crate::common::files::{edit, flip, overwrite, payload};
+use crate::{manifest, relink, sidecar};
 
 /// One kind of damage: what is done, and the codes of a shallow and (beyond those) of a deep verification.
 pub(crate) struct Case {
