@@ -1,11 +1,11 @@
 //! From a model to a set and back: prepare, reuse, import, the documents, unpack, and who vouches for the model.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::models::{MINI_NAMES, STANDARD, mini_plan, tensor_bytes, write_json, write_model};
+use crate::common::models::{MINI_NAMES, STANDARD, tensor_bytes, write_json, write_model};
 use crate::common::{Lab, edit, ends, fixtures, flip, overwrite, payload, run, sets, sha256_of, string, text, walk};
 use b70_manifest::Sha256Hex;
 use serde_json::{Value, json};
