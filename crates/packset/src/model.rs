@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
-use b70_store::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, What, hash_file};
+use b70_store::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, What, hash_file, identity_of};
 use serde_json::json;
 
 use crate::error::PackError;
@@ -50,7 +50,7 @@ impl Model {
     /// Opens a model by the path of its file, or of any of its shards. The data section must be complete.
     pub fn open(path: &Path) -> Result<Self, PackError> {
         let split = SplitModel::open(path).map_err(|error| refusal(error, path))?;
-        let opened = split.files().iter().map(|file| FileIdentity::of(file.file(), file.path()));
+        let opened = split.files().iter().map(|file| identity_of(file.file(), file.path()));
         let opened = opened.collect::<Result<_, _>>()?;
         let tensors = split
             .tensors()
@@ -128,7 +128,7 @@ impl Model {
     /// Refuses when a file was written to since it was opened: what was read is then of no known model.
     pub(crate) fn check_unchanged(&self) -> Result<(), PackError> {
         for (file, opened) in self.split.files().iter().zip(&self.opened) {
-            let now = FileIdentity::of(file.file(), file.path())?;
+            let now = identity_of(file.file(), file.path())?;
             if (now.size, now.mtime_ns, now.ctime_ns) != (opened.size, opened.mtime_ns, opened.ctime_ns) {
                 return Err(b70_store::Error::ChangedWhileReading {
                     path: file.path().to_path_buf(),

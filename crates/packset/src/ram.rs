@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_store::{
-    DirOutcome, How, LockGuard, Progress, Root, StagingDir, Trust, copy_verified, headroom, json_bytes, lock,
-    open_ram_root, replace_bytes, sweep_orphans,
+    DirOutcome, How, LockGuard, Progress, Root, StagingDir, Trust, headroom, json_bytes, lock, open_ram_root,
+    replace_bytes, sweep_orphans,
 };
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -130,7 +129,7 @@ impl From<Trust> for StageTrust {
 /// Stages a set in RAM, or finds the stage that is there.
 ///
 /// The source's payloads must be admitted (by their receipt, or by reading them); `min_free` bytes must stay free; the
-/// copy is built in a hidden folder, verified while copying, proved by reading it back, and then appears under its name at
+/// copy is built in a hidden folder ([`stage`](b70_store::stage())), and then appears under its name at
 /// once. A damaged or stale stage is replaced, never written to.
 pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) -> Result<StageReport, PackError> {
     let started = Instant::now();
@@ -164,11 +163,8 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
     let files = 2 * document.tensors.len() as u64 + 16;
     headroom(&ram, Path::new("/"))?.require(ram.path(), bytes, files, options.min_free)?;
     let staging = StagingDir::create(&ram)?;
-    fill(set, &document, &manifest, &subject, staging.root(), options)?;
-    let proof = subject.prove_copies(staging.root(), &how)?;
-    if !proof.is_admitted() {
-        return Err(b70_store::Error::Mismatches(proof.changed).into());
-    }
+    write_documents(set, &document, &manifest, staging.root())?;
+    let proof = subject.stage(set.root(), &staging, &how)?;
     let outcome = staging
         .commit(&rel(&document.key.to_string()), 0o700, |_| Ok(Some("the stage was damaged or stale".to_owned())))?;
     let outcome = match outcome {
@@ -176,12 +172,11 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
         _ if repairing => StageOutcome::Repaired,
         _ => StageOutcome::Staged,
     };
-    let reasons = if proof.refreshed.is_some() { Vec::new() } else { reasons_text(&proof.reasons) };
     let mut report = empty_report(&ram, &document, options, Depth::Shallow)?;
     report.outcome = outcome;
     report.checked_bytes = proof.bytes_read + source.bytes_read;
     report.trust = Some(proof.trust.into());
-    report.reasons = reasons;
+    report.reasons = reasons_text(&proof.reasons);
     report.seconds = started.elapsed().as_secs_f64();
     Ok(report)
 }
@@ -221,32 +216,14 @@ fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<O
     Ok(lock(&locks, &name, "b70-pack stage-ram", options.lock_timeout, &options.progress)?)
 }
 
-/// Copies the set into the hidden folder: payloads in parallel, verified on the way, then the documents.
-fn fill(
-    set: &SetDir,
-    document: &PackSet,
-    manifest: &[u8],
-    subject: &SetSubject,
-    to: &Root,
-    options: &StageOptions<'_>,
-) -> Result<(), PackError> {
-    to.create_dir_durable(&rel(TENSORS_DIR), 0o700)?;
-    let progress = options.progress;
-    options.pool.install(|| {
-        subject.files().par_iter().enumerate().try_for_each(|(index, expected)| {
-            let source = set.root().open_file(&expected.name)?;
-            let blake3 = subject.contents().map(|contents| contents[index].blake3);
-            let shown = set.root().join(&expected.name);
-            copy_verified(to, expected, blake3, &source, &shown, 0o444, &progress).map_err(PackError::from)
-        })
-    })?;
-    let tensors = to.dir(&rel(TENSORS_DIR))?;
+/// Writes everything of the set but its payloads into the hidden folder.
+fn write_documents(set: &SetDir, document: &PackSet, manifest: &[u8], to: &Root) -> Result<(), PackError> {
+    let tensors = to.create_dir_durable(&rel(TENSORS_DIR), 0o700)?;
     for tensor in &document.tensors {
         let name = sidecar_name(tensor.key);
         let file_name = name.rsplit('/').next().unwrap_or_default();
         replace_bytes(&tensors, &rel(file_name), &set.root().read(&rel(&name), MAX_STAGE_FILE_BYTES)?, 0o444)?;
     }
-    tensors.sync()?;
     replace_bytes(to, &rel(INDEX_FILE), &set.read_index()?, 0o444)?;
     if let Ok(sums) = set.root().read(&rel(SUMS_FILE), crate::sums::MAX_SUMS_BYTES) {
         replace_bytes(to, &rel(SUMS_FILE), &sums, 0o444)?;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use b70_manifest::Sha256Hex;
 use b70_store::{
-    Content, Digests, Expected, Extras, FileIdentity, How, Progress, Receipt, ReceiptFile, RelPath, Root, Subject,
-    Verdict, examine, issue, issue_with, pool,
+    Content, Digests, Expected, Extras, How, Progress, Receipt, RelPath, Root, Subject, Verdict, examine, identity_of,
+    issue, issue_with, pool,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -176,7 +176,7 @@ impl SourceSubject {
     fn same_files(&self, model: &Model) -> Result<bool, PackError> {
         for (index, expected) in self.files.iter().enumerate() {
             let (file, path) = model.file(index);
-            if !self.root.stat(&expected.name)?.same_file(&FileIdentity::of(file, path)?) {
+            if !self.root.stat(&expected.name)?.same_file(&identity_of(file, path)?) {
                 return Ok(false);
             }
         }
@@ -255,7 +255,7 @@ impl SourceSubject {
     fn listed(&self, receipt: &Receipt) -> Option<Vec<Content>> {
         self.files
             .iter()
-            .map(|expected| receipt.files.iter().find(|file| file.name == expected.name).map(ReceiptFile::content))
+            .map(|expected| receipt.files.iter().find(|file| file.name == expected.name).map(Content::from))
             .collect()
     }
 

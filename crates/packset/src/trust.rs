@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
-use b70_manifest::Sha256Hex;
 use b70_manifest::pack::PackSet;
+use b70_manifest::{Blake3Hex, Sha256Hex};
 use b70_store::{
-    Admission, Content, Expected, Extras, How, Reason, Receipt, RelPath, Root, Standing, Subject, admit, examine_quiet,
+    Admission, Expected, Extras, How, Reason, Receipt, RelPath, Root, Source, StageFile, StagingDir, Standing, Subject,
+    admit, examine_quiet, stage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -46,7 +47,8 @@ impl PayloadTrust {
 /// The payloads and the index of a set as something to admit.
 pub(crate) struct SetSubject {
     files: Vec<Expected>,
-    contents: Option<Vec<Content>>,
+    /// The BLAKE3 that the manifest states for a file.
+    blake3: Vec<Option<Blake3Hex>>,
     format: String,
     bindings: BTreeMap<String, String>,
 }
@@ -54,8 +56,8 @@ pub(crate) struct SetSubject {
 impl SetSubject {
     pub(crate) fn new(document: &PackSet, manifest_sha256: Sha256Hex) -> Result<Self, PackError> {
         let prefix = prefix_of(document);
-        let mut files = Vec::with_capacity(document.tensors.len() + 1);
-        let mut contents = Some(Vec::with_capacity(document.tensors.len()));
+        let mut files = Vec::with_capacity(document.tensors.len());
+        let mut blake3 = Vec::with_capacity(document.tensors.len());
         for tensor in &document.tensors {
             let payload = &tensor.payload;
             files.push(Expected {
@@ -63,12 +65,7 @@ impl SetSubject {
                 size: payload.size_bytes,
                 sha256: Some(payload.sha256),
             });
-            let content =
-                payload.blake3.map(|blake3| Content { sha256: payload.sha256, blake3, size: payload.size_bytes });
-            contents = contents.zip(content).map(|(mut all, content)| {
-                all.push(content);
-                all
-            });
+            blake3.push(payload.blake3);
         }
         let bindings = [
             ("set_key", document.key.to_string()),
@@ -77,7 +74,7 @@ impl SetSubject {
         ];
         Ok(Self {
             files,
-            contents,
+            blake3,
             format: format!("{prefix}-deep-validation-v2"),
             bindings: bindings.map(|(key, value)| (key.to_owned(), value)).into(),
         })
@@ -85,11 +82,6 @@ impl SetSubject {
 
     pub(crate) fn files(&self) -> &[Expected] {
         &self.files
-    }
-
-    /// The BLAKE3 the manifest states for a file, where it states one for each.
-    pub(crate) fn contents(&self) -> Option<&[Content]> {
-        self.contents.as_deref()
     }
 
     fn subject<'a>(&'a self, root: &'a Root) -> Subject<'a> {
@@ -134,16 +126,17 @@ impl SetSubject {
         Ok((unread.map(|(file, _)| file.name.clone()).collect(), reasons))
     }
 
-    /// Admits payloads that were just copied: every byte is read, against the manifest's BLAKE3 where it states one for
-    /// each file and against SHA-256 otherwise.
-    pub(crate) fn prove_copies(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
-        let subject = self.subject(root);
-        let stated = match &self.contents {
-            Some(contents) => Receipt::stated(&subject, contents)?,
-            None => return self.admit(root, how),
-        };
-        let admission = admit(&subject, Ok(stated), how)?;
-        store(&admission, root)?;
+    /// Copies the payloads beneath `from` into a folder that nobody sees yet, and stores the copy's receipt there.
+    pub(crate) fn stage(&self, from: &Root, to: &StagingDir, how: &How<'_>) -> Result<Admission, PackError> {
+        let each = self.files.iter().zip(&self.blake3).map(|(expected, blake3)| StageFile {
+            source: Source::Beneath(from, &expected.name),
+            expected: expected.clone(),
+            blake3: *blake3,
+            identity: None,
+        });
+        let files: Vec<StageFile<'_>> = each.collect();
+        let admission = stage(to, &files, &self.format, |_| Ok(self.bindings.clone()), how)?;
+        store(&admission, to.root())?;
         Ok(admission)
     }
 }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::leased::Reader;
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
+use crate::receipt::ReceiptFile;
 
 /// Bytes of one read: large enough to hide the call, small enough to stay in the second-level cache.
 pub(crate) const BUFFER: usize = 1 << 20;
@@ -75,6 +76,12 @@ impl Content {
     /// The content of a slice.
     pub fn of(bytes: &[u8]) -> Self {
         Self { sha256: Sha256::of(bytes), blake3: Blake3(*blake3::hash(bytes).as_bytes()), size: bytes.len() as u64 }
+    }
+}
+
+impl From<&ReceiptFile> for Content {
+    fn from(file: &ReceiptFile) -> Self {
+        Self { sha256: file.sha256, blake3: file.blake3, size: file.identity.size }
     }
 }
 

@@ -34,6 +34,18 @@ impl Owners {
     pub fn or_sticky(self, sticky: bool) -> Self {
         Self { sticky, ..self }
     }
+
+    /// Why somebody whom these do not name could change what has this identity; `None` if nobody can.
+    pub fn exposure(self, of: &FileIdentity) -> Option<Exposure> {
+        let writers = if self.group { 0o002 } else { 0o022 };
+        if of.uid != self.uid && !(self.root && of.uid == 0) {
+            Some(Exposure::Owner(of.uid))
+        } else if of.mode & writers != 0 && !(self.sticky && of.mode & 0o1000 != 0) {
+            Some(Exposure::Writers(of.mode & 0o7777))
+        } else {
+            None
+        }
+    }
 }
 
 /// Why a file or folder is not to be trusted.
@@ -43,18 +55,4 @@ pub enum Exposure {
     Owner(u32),
     /// Others can write to it; its permission bits.
     Writers(u32),
-}
-
-impl FileIdentity {
-    /// Why somebody whom `owners` does not name could change it; `None` if nobody can.
-    pub fn exposure(&self, owners: Owners) -> Option<Exposure> {
-        let writers = if owners.group { 0o002 } else { 0o022 };
-        if self.uid != owners.uid && !(owners.root && self.uid == 0) {
-            Some(Exposure::Owner(self.uid))
-        } else if self.mode & writers != 0 && !(owners.sticky && self.mode & 0o1000 != 0) {
-            Some(Exposure::Writers(self.mode & 0o7777))
-        } else {
-            None
-        }
-    }
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::identity::FileSystem;
+use crate::identity::file_system_of;
 use crate::path::Root;
 
 /// One limit.
@@ -78,7 +78,7 @@ pub fn headroom(dir: &Root, host: &Path) -> Result<Headroom> {
         limits.push(Limit { source: "statvfs".to_owned(), available_bytes });
     }
     let available_inodes = (stat.f_files != 0).then_some(stat.f_favail);
-    if FileSystem::of(dir, dir.path())?.kind.in_memory() {
+    if file_system_of(dir, dir.path())?.kind.in_memory() {
         limits.extend(memory_limits(host)?);
     }
     Ok(Headroom { limits, available_inodes })

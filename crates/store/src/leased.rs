@@ -17,7 +17,7 @@ use memmap2::{Advice, Mmap, MmapOptions};
 use rustix::fs::{Mode, OFlags};
 
 use crate::digest::{Opened, pread};
-use crate::identity::FileSystem;
+use crate::identity::file_system_of;
 use crate::sys;
 
 /// Files below this size are read by copying: the lease would cost more than it saves.
@@ -80,7 +80,7 @@ impl LeasedFile {
     /// Takes a lease on a file that was opened for this alone, and read-only.
     fn take(file: &Arc<File>) -> Option<Self> {
         // Others' leases are not known to bind whoever writes from another machine.
-        if !FileSystem::of(file, Path::new("")).ok()?.kind.may_hold_receipts() {
+        if !file_system_of(file, Path::new("")).ok()?.kind.may_hold_receipts() {
             return None;
         }
         if !file.metadata().ok()?.is_file() || !sys::take_lease(file.as_fd()) {

@@ -74,6 +74,7 @@ mod progress;
 mod publish;
 mod receipt;
 mod roots;
+mod stage;
 mod sys;
 mod text;
 
@@ -84,7 +85,9 @@ pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
 pub use headroom::{Headroom, Limit, headroom, meminfo_bytes, memory_limits};
-pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
+pub use identity::{
+    Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope, file_system_of, identity_at, identity_of, this_boot,
+};
 pub use lanes::{LaneKernel, Sha256Lanes};
 pub use leased::{LeasedFile, LeasedWindow, Region};
 pub use lock::{LockFile, LockGuard, OnDrop, lock};
@@ -92,8 +95,8 @@ pub use many::{hash_many, hash_many_with};
 pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
 pub use progress::Progress;
 pub use publish::{
-    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, copy_verified,
-    publish_bytes, read_back, replace_bytes, sweep_orphans,
+    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
+    read_back, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
     Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
@@ -101,4 +104,5 @@ pub use receipt::{
     issue_with,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
+pub use stage::{StageFile, stage};
 pub use text::{json_bytes, random_token};

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::digest::pread_full;
 use crate::error::{Error, Result};
 use crate::fault::{self, FlockFault};
-use crate::identity::FileIdentity;
+use crate::identity::identity_of;
 use crate::path::{EntryKind, RelPath, Root};
 use crate::progress::Progress;
 use crate::publish::has_name;
@@ -68,8 +68,8 @@ impl LockFile {
             Err(Error::Missing { .. }) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let identity = FileIdentity::of(&file, &path)?;
-        if identity.kind() != EntryKind::File {
+        let identity = identity_of(&file, &path)?;
+        if EntryKind::from_mode(identity.mode) != EntryKind::File {
             return Err(Error::Kind { path, found: "special file", expected: "regular file" });
         }
         // A second name could be any file, and the holder's label would be written into it.

@@ -113,7 +113,7 @@ pub fn open_ram_root(path: &Path, uid: u32) -> Result<Root> {
         }
         e => e,
     })?;
-    match root.identity()?.exposure(Owners::only(uid)) {
+    match Owners::only(uid).exposure(&root.identity()?) {
         None => Ok(root),
         Some(Exposure::Owner(found)) => {
             Err(unsafe_root(format!("it belongs to user {found}, expected {uid}; choose another root")))

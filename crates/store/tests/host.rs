@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use b70_store::{
-    Error, FileIdentity, FileSystem, FsKind, RootKind, Scope, default_root, git_work_tree, headroom, open_or_create,
+    Error, FsKind, RootKind, Scope, default_root, file_system_of, git_work_tree, headroom, identity_of, open_or_create,
     open_ram_root, refuse_in_git,
 };
 
@@ -196,13 +196,13 @@ fn the_ram_root_must_be_ours_alone() {
 #[test]
 fn identities_tell_files_apart_and_file_systems_their_kind() {
     let (on_disk, in_memory) = (disk(), memory());
-    let kind = |dir: &Path| FileSystem::of(root(dir), dir).expect("asked").kind;
+    let kind = |dir: &Path| file_system_of(root(dir), dir).expect("asked").kind;
     assert_eq!(kind(in_memory.path()), FsKind::Tmpfs);
     assert!(!kind(on_disk.path()).in_memory());
     assert_eq!(kind(Path::new("/proc")), FsKind::Other);
     let path = in_memory.path().join("f");
     std::fs::write(&path, "x").expect("written");
-    let look = || FileIdentity::of(std::fs::File::open(&path).expect("open"), &path).expect("looked");
+    let look = || identity_of(std::fs::File::open(&path).expect("open"), &path).expect("looked");
     let first = look();
     assert_eq!(first.differences(&look(), Scope::Memory), []);
     std::fs::write(&path, "yy").expect("written");

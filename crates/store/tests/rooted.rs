@@ -382,7 +382,7 @@ fn files_of_another_user() {
 /// A scratch folder on a disk file system that others may enter, whatever the build's folder is on.
 fn disk_for_others() -> tempfile::TempDir {
     let dir = tempfile::Builder::new().prefix("store-").tempdir_in("/var/tmp").expect("a folder");
-    let kind = b70_store::FileSystem::of(root(dir.path()), dir.path()).expect("asked").kind;
+    let kind = b70_store::file_system_of(root(dir.path()), dir.path()).expect("asked").kind;
     assert!(kind.may_hold_receipts() && !kind.in_memory(), "/var/tmp must be on ext4, xfs or btrfs, is on {kind:?}");
     dir
 }

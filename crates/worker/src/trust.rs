@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use b70_store::{Exposure, FileIdentity, Owners, Root, open_or_create};
+use b70_store::{Exposure, Owners, Root, identity_at, identity_of, open_or_create};
 use rustix::fs::OFlags;
 
 use crate::{error::WorkerError, lane::WorkerPaths};
@@ -31,7 +31,7 @@ pub(crate) fn own_directory(paths: &WorkerPaths) -> Result<Root, WorkerError> {
     for (depth, path) in paths.directory.ancestors().take(3).enumerate() {
         let above = depth > 0;
         let owners = Owners::only(me()).or_group().or_root(above).or_sticky(above);
-        match FileIdentity::at(path)?.exposure(owners) {
+        match owners.exposure(&identity_at(path)?) {
             None => {}
             Some(Exposure::Owner(owner)) => {
                 let me = me();
@@ -73,8 +73,8 @@ pub(crate) fn read_record(path: &Path) -> Result<Option<(Vec<u8>, u32)>, WorkerE
     if !meta.is_file() || meta.len() > MAX_RECORD {
         return Err(untrusted(path, format!("a record is a plain file of at most {MAX_RECORD} bytes")));
     }
-    let identity = FileIdentity::of(&file, path)?;
-    if let Some(Exposure::Writers(mode)) = identity.exposure(Owners::only(identity.uid).or_group()) {
+    let identity = identity_of(&file, path)?;
+    if let Some(Exposure::Writers(mode)) = Owners::only(identity.uid).or_group().exposure(&identity) {
         return Err(untrusted(path, format!("mode {mode:04o}: everybody may write it")));
     }
     let mut bytes = Vec::new();

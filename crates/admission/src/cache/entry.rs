@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use b70_store::{
     Error, Expected, Extras, FileIdentity, How, Mismatch, Reason, Receipt, RelPath, Result, Root, Scope, Sha256,
-    Subject, Trust, Verdict, examine, issue, json_bytes, replace_bytes,
+    Subject, Trust, Verdict, examine, identity_at, issue, json_bytes, replace_bytes,
 };
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::error::AdmissionError;
 /// The largest `cache-entry.json` that is read.
 const MAX_ENTRY_BYTES: u64 = 4 << 20;
 
-const RECEIPT_FORMAT: &str = "b70-ram-cache-receipt";
+pub(super) const RECEIPT_FORMAT: &str = "b70-ram-cache-receipt";
 
 /// What a look at an entry found.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
@@ -176,7 +176,7 @@ impl ModelCache {
     pub fn keys_of_source(&self, path: &Path) -> Result<Vec<Sha256>, AdmissionError> {
         let absolute = std::path::absolute(path).map_err(|e| Error::io("resolve", path, e))?;
         let wanted = absolute.to_string_lossy();
-        let there = FileIdentity::at(&absolute).ok();
+        let there = identity_at(&absolute).ok();
         let (mut found, mut by_name) = (Vec::new(), Vec::new());
         for key in self.keys()? {
             let Ok(opened) = self.open_entry(&key)? else { continue };
@@ -185,7 +185,7 @@ impl ModelCache {
                 let recorded = recorded_identities(&opened.entry);
                 // The whole identity: a number may have gone to another file since.
                 // Entries of other tools and of kit 0.1 have none: what stands at their source's place now.
-                let now = |name: &RelPath| FileIdentity::at(&Path::new(&source.path).with_file_name(name.as_path()));
+                let now = |name: &RelPath| identity_at(&Path::new(&source.path).with_file_name(name.as_path()));
                 recorded.iter().any(|was| was.differences(there, Scope::Disk).is_empty())
                     || recorded.is_empty()
                         && opened.files.iter().any(|file| now(&file.name).is_ok_and(|now| now.same_file(there)))
@@ -337,13 +337,9 @@ pub(super) fn bindings(key: &Sha256) -> Bindings {
 }
 
 pub(super) fn subject<'a>(opened: &'a Opened, bindings: &'a Bindings) -> Subject<'a> {
-    subject_of(&opened.folder, &opened.files, bindings)
-}
-
-pub(super) fn subject_of<'a>(folder: &'a Root, files: &'a [Expected], bindings: &'a Bindings) -> Subject<'a> {
     Subject {
-        root: folder,
-        files,
+        root: &opened.folder,
+        files: &opened.files,
         format: RECEIPT_FORMAT,
         bindings,
         extras: Extras::Report(&|name| [ENTRY_NAME, RECEIPT_NAME].iter().any(|n| name.as_bytes() == n.as_bytes())),

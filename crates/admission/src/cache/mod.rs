@@ -15,7 +15,6 @@ mod request;
 mod residency;
 mod source;
 mod staging;
-mod transfer;
 mod warm;
 
 pub use drop::{DropAction, DropPlan};

@@ -3,20 +3,19 @@
 use std::time::Instant;
 
 use b70_store::{
-    DirOutcome, Error, FileIdentity, How, Reason, Receipt, Result, Scope, Sha256, StagingDir, Trust, Verdict, admit,
-    fault_step, headroom, sweep_orphans,
+    Content, DirOutcome, Error, Expected, FileIdentity, How, Reason, Receipt, Result, Scope, Sha256, Source, StageFile,
+    StagingDir, Trust, Verdict, admit, fault_step, headroom, stage, sweep_orphans,
 };
 use serde::Serialize;
 
 use super::entry::{
-    IDENTITY, Opened, SHA256_STATUS, UNVOUCHED, bindings, faults, recorded_identities, renew_admission, store_receipt,
-    subject, write_entry,
+    IDENTITY, Opened, RECEIPT_FORMAT, SHA256_STATUS, UNVOUCHED, bindings, faults, recorded_identities, renew_admission,
+    store_receipt, subject, write_entry,
 };
 use super::folder::{ModelCache, RECEIPT_NAME, constant};
 use super::request::PrepareRequest;
 use super::source::{ModelSource, model_sha256};
 use super::staging::{self, StagingReport};
-use super::transfer::{copy_files, prove_copy, unchanged};
 use crate::documents::CacheEntry;
 use crate::error::AdmissionError;
 
@@ -183,19 +182,29 @@ impl ModelCache {
         fault_step("cache.staging");
         let staged = StagingDir::create(&self.root)?;
         let copying = Instant::now();
-        let contents = copy_files(request, &staged, how)?;
-        let copy_seconds = copying.elapsed().as_secs_f64();
-        let key = model_sha256(contents.iter().map(|(name, content)| (name, content.sha256)));
-        if let Some(expected) = request.sha256
-            && expected != key
-        {
-            return Err(Error::Sha256 { path: source.path().to_path_buf(), expected, found: key }.into());
+        // Of one file the model's digest is the file's own, so that wrong bytes are refused before they are read back.
+        let sha256 = request.sha256.filter(|_| source.files.len() == 1);
+        let files = source.files.iter().map(|file| StageFile {
+            source: Source::File(&file.file, &file.path),
+            expected: Expected { name: file.name.clone(), size: file.identity.size, sha256 },
+            blake3: None,
+            identity: request.sha256.is_none().then_some(file.identity),
+        });
+        let files: Vec<StageFile<'_>> = files.collect();
+        let (mut key, mut copy_seconds) = (Sha256::EMPTY, 0.0);
+        let bindings = |contents: &[Content]| {
+            copy_seconds = copying.elapsed().as_secs_f64();
+            key = model_sha256(source.files.iter().zip(contents).map(|(file, content)| (&file.name, content.sha256)));
+            match request.sha256.filter(|expected| *expected != key) {
+                Some(expected) => Err(Error::Sha256 { path: source.path().to_path_buf(), expected, found: key }),
+                None => Ok(bindings(&key)),
+            }
+        };
+        let copy = stage(&staged, &files, RECEIPT_FORMAT, bindings, how)?;
+        let entry = self.entry(request, &key, &copy.files, copy_seconds, staged.root())?;
+        if let Some(receipt) = copy.refreshed {
+            store_receipt(staged.root(), Verdict::Trusted(receipt))?;
         }
-        if request.sha256.is_none() {
-            unchanged(source)?;
-        }
-        let entry = self.entry(request, &key, &contents, copy_seconds, staged.root())?;
-        let receipt_reasons = prove_copy(staged.root(), &key, &contents, how)?;
         fault_step("cache.entry");
         write_entry(staged.root(), &entry)?;
         fault_step("cache.commit");
@@ -244,8 +253,8 @@ impl ModelCache {
             key,
             path: opened.folder.join(&opened.files[0].name),
             vouched: request.sha256.is_some(),
-            trust: Trust::Sha256,
-            receipt_reasons,
+            trust: copy.trust,
+            receipt_reasons: copy.reasons,
             size_bytes: size,
             seconds: start.elapsed().as_secs_f64(),
             staging,

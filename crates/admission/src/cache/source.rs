@@ -6,7 +6,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use b70_gguf::{GgufFile, Impostor, OpenError, ShardName, SplitError, SplitModel};
-use b70_store::{Error, FileIdentity, RelPath, Result, Sha256, open_source};
+use b70_store::{Error, FileIdentity, RelPath, Result, Sha256, identity_of, open_source};
 
 use super::folder::{ENTRY_NAME, RECEIPT_NAME};
 use crate::error::AdmissionError;
@@ -80,7 +80,7 @@ fn open_one(path: PathBuf) -> Result<ModelSourceFile, AdmissionError> {
         return Err(Error::RootUnsafe { path, why }.into());
     }
     let file = open_source(&path)?;
-    let identity = FileIdentity::of(&file, &path)?;
+    let identity = identity_of(&file, &path)?;
     if identity.size == 0 {
         return Err(Error::Size { path, expected: 1, found: 0 }.into());
     }

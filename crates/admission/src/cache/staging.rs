@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::time::Instant;
 
-use b70_store::{Error, FileSystem, Progress, Result};
+use b70_store::{Error, Progress, Result, file_system_of};
 use serde::Serialize;
 
 use super::entry::Opened;
@@ -84,7 +84,7 @@ pub(super) fn before(source: &ModelSource, progress: &Progress<'_>) -> Result<Be
     let mut in_memory = true;
     for file in &source.files {
         resident += Residency::map(&file.file, &file.path)?.resident()?;
-        in_memory &= FileSystem::of(&file.file, &file.path)?.kind.in_memory();
+        in_memory &= file_system_of(&file.file, &file.path)?.kind.in_memory();
     }
     let windows = windows(source);
     let (mut cold, mut seconds, mut sample) = (!in_memory, 0.0, 0);

@@ -2,10 +2,12 @@
 
 mod cache;
 mod fingerprint;
+mod identity;
 mod receipt;
 mod registry;
 
 pub use cache::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime};
 pub use fingerprint::{Compiler, Fingerprint, HostFacts, Known, RuntimeSource};
-pub use receipt::{DeepValidationV1, FileReceipt, LeaseEvidence, Receipt, StatIdentity, StatTime};
+pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
+pub use receipt::{DeepValidationV1, DirectoryHint, Evidence, FileName, Receipt, ReceiptFile};
 pub use registry::{ArtifactFile, RegisteredArtifact, RegistryRecord};

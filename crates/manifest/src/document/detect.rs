@@ -32,7 +32,7 @@ fn by_format(value: &Value) -> Option<Kind> {
         "b70-calibration-run-v1" => Some(Kind::CalibrationRun),
         "b70-comparison-v1" => Some(Kind::Comparison),
         "b70-worker-identity-v1" => Some(Kind::WorkerIdentity),
-        "b70-receipt-v2" => Some(Kind::Receipt),
+        "b70-ram-cache-receipt" | "b70-source-model-receipt-v2" => Some(Kind::Receipt),
         _ => None,
     };
     exact.or_else(|| {

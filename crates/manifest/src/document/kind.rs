@@ -89,7 +89,8 @@ impl Kind {
         }
     }
 
-    /// Whether people write this kind. Unknown keys are errors there, and kept in everything else.
+    /// Whether people write this kind. Unknown keys are errors there, and kept in everything else but a receipt, which has a
+    /// checksum.
     pub const fn is_written_by_people(self) -> bool {
         matches!(
             self,
@@ -119,7 +120,7 @@ impl Kind {
                 _ => &["comparison.json", "*.comparison.json"],
             },
             Self::DeepValidation => &["*.deep-validation.json"],
-            Self::Receipt => &["*.receipt.json"],
+            Self::Receipt => &["*.receipt.json", "admission-receipt.json", "deep-validation-v2.json"],
             Self::RamStage => &["ram-stage.json"],
             Self::CacheEntry => &["cache-entry.json"],
             Self::Fingerprint => &["fingerprint.json", "*.fingerprint.json"],

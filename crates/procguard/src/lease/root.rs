@@ -102,7 +102,7 @@ impl LeaseRoot {
         let me = rustix::process::geteuid().as_raw();
         // In a shared directory it does not matter whose it is, and root may lock in everybody's.
         let owner = if identity.mode & 0o022 != 0 || me == 0 { identity.uid } else { me };
-        match identity.exposure(Owners::only(owner).or_sticky(true)) {
+        match Owners::only(owner).or_sticky(true).exposure(&identity) {
             None => {}
             Some(Exposure::Writers(mode)) => {
                 return Err(refused(

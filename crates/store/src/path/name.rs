@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
 use std::str::FromStr;
 
+use b70_manifest::artifact::FileName;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
@@ -166,19 +167,12 @@ impl FromStr for RelPath {
     }
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum NameForm<'a> {
-    Text(std::borrow::Cow<'a, str>),
-    Hex { hex: String },
-}
-
 impl Serialize for RelPath {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use std::fmt::Write as _;
         match self.as_str() {
-            Some(text) => NameForm::Text(text.into()),
-            None => NameForm::Hex {
+            Some(text) => FileName::Text(text.to_owned()),
+            None => FileName::Hex {
                 hex: self.as_bytes().iter().fold(String::new(), |mut hex, byte| {
                     let _ = write!(hex, "{byte:02x}");
                     hex
@@ -192,9 +186,9 @@ impl Serialize for RelPath {
 impl<'de> Deserialize<'de> for RelPath {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error as _;
-        let name = match NameForm::deserialize(deserializer)? {
-            NameForm::Text(text) => OsString::from(text.into_owned()),
-            NameForm::Hex { hex } => {
+        let name = match FileName::deserialize(deserializer)? {
+            FileName::Text(text) => text.into(),
+            FileName::Hex { hex } => {
                 let digits: Option<Vec<u32>> = hex.chars().map(|c| c.to_digit(16)).collect();
                 let digits = digits.filter(|d| d.len() % 2 == 0).ok_or_else(|| D::Error::custom("odd hex name"))?;
                 OsString::from_vec(digits.chunks_exact(2).map(|p| (p[0] << 4 | p[1]) as u8).collect())

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::name::RelPath;
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::identity::FileIdentity;
+use crate::identity::{FileIdentity, identity_of};
 
 /// What an entry of a directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,7 +108,7 @@ impl Root {
 
     /// What the kernel says of the directory itself.
     pub fn identity(&self) -> Result<FileIdentity> {
-        FileIdentity::of(&self.fd, &self.path)
+        identity_of(&self.fd, &self.path)
     }
 
     /// The full path of a name beneath it, for messages; opening it again by path would lose the protection.
@@ -131,7 +131,7 @@ impl Root {
     /// A handle that can be examined but neither read nor written, without the side effects of opening a device.
     fn open_path(&self, name: &RelPath) -> Result<(OwnedFd, FileIdentity)> {
         let fd = self.open_beneath(name, OFlags::PATH, Mode::empty())?;
-        let identity = FileIdentity::of(&fd, &self.join(name))?;
+        let identity = identity_of(&fd, &self.join(name))?;
         Ok((fd, identity))
     }
 
@@ -140,7 +140,7 @@ impl Root {
     pub fn open_file(&self, name: &RelPath) -> Result<File> {
         let (_, seen) = self.stat_kind(name, EntryKind::File)?;
         let fd = self.open_beneath(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-        let opened = FileIdentity::of(&fd, &self.join(name))?;
+        let opened = identity_of(&fd, &self.join(name))?;
         if !opened.same_file(&seen) {
             return Err(Error::ChangedWhileReading {
                 path: self.join(name),
@@ -152,7 +152,7 @@ impl Root {
 
     fn stat_kind(&self, name: &RelPath, expected: EntryKind) -> Result<(OwnedFd, FileIdentity)> {
         let (fd, identity) = self.open_path(name)?;
-        match identity.kind() {
+        match EntryKind::from_mode(identity.mode) {
             found if found == expected => Ok((fd, identity)),
             EntryKind::Symlink => Err(Error::Escapes { path: self.join(name) }),
             found => Err(Error::Kind { path: self.join(name), found: found.name(), expected: expected.name() }),
@@ -166,7 +166,7 @@ impl Root {
 
     pub(crate) fn stat_handle(&self, name: &RelPath) -> Result<(OwnedFd, FileIdentity)> {
         let (fd, identity) = self.open_path(name)?;
-        if identity.kind() == EntryKind::Symlink {
+        if EntryKind::from_mode(identity.mode) == EntryKind::Symlink {
             return Err(Error::Escapes { path: self.join(name) });
         }
         Ok((fd, identity))
@@ -362,13 +362,14 @@ fn directory_error(path: &Path, errno: Errno, nofollow: bool) -> Error {
 pub(crate) fn open_regular(path: &Path) -> Result<File> {
     let handle = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| Error::io("open", path, e))?;
-    let seen = FileIdentity::of(&handle, path)?;
-    if seen.kind() != EntryKind::File {
-        return Err(Error::Kind { path: path.to_path_buf(), found: seen.kind().name(), expected: "regular file" });
+    let seen = identity_of(&handle, path)?;
+    let kind = EntryKind::from_mode(seen.mode);
+    if kind != EntryKind::File {
+        return Err(Error::Kind { path: path.to_path_buf(), found: kind.name(), expected: "regular file" });
     }
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io("open", path, e))?;
-    if !FileIdentity::of(&fd, path)?.same_file(&seen) {
+    if !identity_of(&fd, path)?.same_file(&seen) {
         return Err(Error::ChangedWhileReading {
             path: path.to_path_buf(),
             what: "another file took its name while it was opened".to_owned(),

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::names::{Incumbent, has_name, incumbent, link_unnamed, proc_path, rename_noreplace};
 use super::{fsync, temp_name};
 use crate::digest::{
-    BUFFER, Blake3, Content, Digests, Hasher, Job, LANE_BUFFER, Opened, Sha256, Source, What, changed, hash_file, pread,
+    BUFFER, Blake3, Content, Digests, Hasher, Job, LANE_BUFFER, Opened, Sha256, Source, What, changed, hash_file,
 };
 use crate::error::{Error, Result};
 use crate::fault;
@@ -256,32 +256,29 @@ impl TempFile {
         }
     }
 
-    /// Copies `len` bytes of `source` from its start: read, hash, write, 1 MiB at a time. Fewer bytes, or more, are
-    /// [`Error::ChangedWhileReading`].
+    /// Copies `len` bytes of `source` from its start: read (in place where a lease is to be had), hash, write, 1 MiB at a time.
+    /// Fewer bytes, or more, are [`Error::ChangedWhileReading`].
     pub fn copy_from(&mut self, source: &File, shown: &Path, len: u64, progress: &Progress<'_>) -> Result<()> {
         // Advice only.
         let _ = rustix::fs::fadvise(source, 0, None, rustix::fs::Advice::Sequential);
         let mut buffer = vec![0; BUFFER];
-        let mut offset = 0;
+        let mut reader = Reader::whole(Opened::Borrowed(source), len);
         loop {
             progress.check()?;
-            let n = pread(source, &mut buffer, offset).map_err(|e| Error::io("read", shown, e))?;
-            if n == 0 {
+            let n = reader.advance(&mut buffer).map_err(|e| Error::io("read", shown, e))?;
+            if n == 0 || reader.done() > len {
                 break;
             }
-            offset += n as u64;
-            if offset > len {
-                break;
-            }
-            self.write_all(&buffer[..n])?;
+            self.write_all(reader.bytes(&buffer))?;
             progress.add(n as u64);
         }
-        if offset == len {
+        let found = reader.done();
+        if found == len {
             return Ok(());
         }
         Err(Error::ChangedWhileReading {
             path: shown.to_path_buf(),
-            what: format!("expected {len} bytes, read {}{offset}", if offset > len { "at least " } else { "" }),
+            what: format!("expected {len} bytes, read {}{found}", if found > len { "at least " } else { "" }),
         })
     }
 
@@ -295,9 +292,9 @@ impl TempFile {
         self.end == 0
     }
 
-    /// SHA-256 of what was written in order so far; `None` after a positioned write.
-    pub fn sha256_so_far(&self) -> Option<Sha256> {
-        self.hasher.clone().and_then(|h| h.finish().sha256)
+    /// Digests of what was written in order, known when the file is closed; none after a positioned write.
+    pub fn written(&self) -> Digests {
+        self.written
     }
 
     /// Ends the writing for good: exact length, mode, and the writing handle is closed.
@@ -364,6 +361,14 @@ impl TempFile {
     ) -> Result<Published> {
         let content = self.seal(name, expected, progress)?;
         self.name(name, on_existing, content, progress)
+    }
+
+    /// Makes a closed file durable and gives it a name in a folder that nobody sees yet. What it holds is proved, and the folder
+    /// made durable, by the caller: see [`stage`](crate::stage()).
+    pub(crate) fn place(mut self, name: &OsStr) -> Result<()> {
+        self.sync_as(&self.dir.path().join(name))?;
+        fault::step("file.link");
+        self.link(name)
     }
 
     /// Everything of a commit before the name.
@@ -549,10 +554,10 @@ pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Res
     match temp.link(name.single()?) {
         Ok(()) => temp.published(path, Outcome::Created, content),
         Err(Error::Exists { .. }) => {
-            if let Some(found) = dir.try_stat(name)?
-                && found.kind() != EntryKind::File
+            if let Some(found) = dir.try_stat(name)?.map(|found| EntryKind::from_mode(found.mode))
+                && found != EntryKind::File
             {
-                return Err(Error::Kind { path, found: found.kind().name(), expected: "regular file" });
+                return Err(Error::Kind { path, found: found.name(), expected: "regular file" });
             }
             temp.rename_over(name.single()?)?;
             temp.published(path, Outcome::Repaired, content)

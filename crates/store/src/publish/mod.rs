@@ -3,7 +3,6 @@
 //! Files are built unnamed (`O_TMPFILE`) or, where that is missing, under a hidden locked name; their bytes are read
 //! back and compared; then the name appears by `linkat`, which never overwrites, and the folder is made durable.
 
-mod copy;
 mod dir;
 mod file;
 mod names;
@@ -16,7 +15,6 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use copy::copy_verified;
 pub use dir::{DirOutcome, StagingDir};
 pub use file::{OnExisting, Outcome, Published, Reservation, TempFile, publish_bytes, read_back, replace_bytes};
 pub(crate) use names::has_name;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::digest::{Content, Source, What, hash_file};
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::identity::FileIdentity;
+use crate::identity::identity_of;
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 
@@ -47,7 +47,7 @@ pub(crate) fn has_name(dir: &Root, name: &OsStr, fd: impl AsFd) -> Result<bool> 
         Err(Errno::NOENT) => return Ok(false),
         Err(e) => return Err(Error::io("stat", path, e)),
     };
-    Ok(FileIdentity::of(named, &path)?.same_file(&FileIdentity::of(fd, &path)?))
+    Ok(identity_of(named, &path)?.same_file(&identity_of(fd, &path)?))
 }
 
 pub(super) enum Incumbent {

@@ -9,7 +9,7 @@ use super::prove::{Stamps, assemble, prove};
 use super::{Expected, Extras, How, Reason, Receipt, ReceiptFile, Subject};
 use crate::digest::{Content, What};
 use crate::error::{Error, Mismatch, Result};
-use crate::identity::{Boot, FileIdentity, FileSystem, Scope};
+use crate::identity::{Boot, FileIdentity, FileSystem, Scope, file_system_of, this_boot};
 use crate::path::{EntryKind, RelPath};
 
 /// A clock that moved by more than this between issue and now was set, not slewed.
@@ -111,7 +111,7 @@ fn whole(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Result<Vec<
             reasons.push(Reason::BindingChanged { key, recorded, expected });
         }
     }
-    let now = Boot::now()?;
+    let now = this_boot()?;
     let in_memory = receipt.filesystem.kind.in_memory();
     let same_boot = now.boot_id == receipt.boot.boot_id;
     if (in_memory || !receipt.fine_stamps) && !same_boot {
@@ -181,7 +181,7 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Resul
             Some(listed) => {
                 let filesystem = match systems.entry((identity.dev, identity.mnt_id)) {
                     std::collections::hash_map::Entry::Occupied(known) => *known.get(),
-                    std::collections::hash_map::Entry::Vacant(new) => *new.insert(FileSystem::of(&handle, &path)?),
+                    std::collections::hash_map::Entry::Vacant(new) => *new.insert(file_system_of(&handle, &path)?),
                 };
                 if !filesystem.kind.may_hold_receipts() {
                     let FileSystem { kind, f_type, .. } = filesystem;
@@ -210,13 +210,14 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Resul
 }
 
 fn wrong_kind_or_size(expected: &Expected, found: &FileIdentity, path: &std::path::Path) -> Option<Mismatch> {
-    let what = if found.kind() == EntryKind::File {
+    let kind = EntryKind::from_mode(found.mode);
+    let what = if kind == EntryKind::File {
         if found.size == expected.size {
             return None;
         }
         format!("it has {} bytes, expected {}", found.size, expected.size)
     } else {
-        format!("it is a {}, expected a regular file", found.kind().name())
+        format!("it is a {}, expected a regular file", kind.name())
     };
     Some(Mismatch { path: path.to_path_buf(), what })
 }
@@ -327,7 +328,7 @@ impl Run<'_> {
             self.outcome.bytes_read += proof.digests.size;
             let entry = self.listed.get(&expected.name).copied();
             let content = match (what, entry) {
-                (What::Blake3, Some(entry)) if proof.digests.blake3 == Some(entry.blake3) => entry.content(),
+                (What::Blake3, Some(entry)) if proof.digests.blake3 == Some(entry.blake3) => entry.into(),
                 (What::Blake3, _) => {
                     failed.push(i);
                     continue;
@@ -362,7 +363,7 @@ impl Run<'_> {
 
     fn finish(mut self, doubtful: bool) -> Result<Admission> {
         let proved: Vec<ReceiptFile> = self.proved.iter().flatten().cloned().collect();
-        self.outcome.files = proved.iter().map(|f| (f.name.clone(), f.content())).collect();
+        self.outcome.files = proved.iter().map(|f| (f.name.clone(), f.into())).collect();
         let complete = self.outcome.changed.is_empty() && proved.len() == self.subject.files.len();
         if complete && !self.blocked && (doubtful || !self.outcome.reasons.is_empty()) {
             let systems: Vec<_> = self.systems.iter().flatten().copied().collect();

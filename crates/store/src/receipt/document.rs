@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
+use b70_manifest::artifact;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize as _;
 
@@ -10,7 +11,7 @@ use super::{DirectoryHint, Evidence, RULE, Reason, Receipt, ReceiptFile};
 use crate::digest::{Blake3, Content};
 use crate::error::{Error, Result};
 use crate::exposure::{Exposure, Owners};
-use crate::identity::{Boot, FileIdentity, FileSystem};
+use crate::identity::{FileIdentity, file_system_of, identity_of, this_boot};
 use crate::path::{RelPath, Root, read_bounded};
 use crate::publish::{Published, replace_bytes};
 
@@ -22,7 +23,7 @@ const DOMAIN: &[u8] = b"b70-admission-receipt-v2\0";
 impl Receipt {
     /// The checksum that the document should carry.
     pub(crate) fn compute_checksum(&self) -> Blake3 {
-        let mut zeroed = self.clone();
+        let mut zeroed = self.0.clone();
         zeroed.checksum_blake3 = Blake3([0; 32]);
         let mut hasher = blake3::Hasher::new();
         hasher.update(DOMAIN);
@@ -37,16 +38,16 @@ impl Receipt {
     /// but a file whose BLAKE3 is the stated one needs no SHA-256.
     ///
     /// Errors: the boot or the file system cannot be asked for.
-    pub fn stated(subject: &super::Subject<'_>, contents: &[Content]) -> Result<Self> {
-        let root = FileIdentity::of(subject.root, subject.root.path())?;
+    pub(crate) fn stated(subject: &super::Subject<'_>, contents: &[Content]) -> Result<Self> {
+        let root = identity_of(subject.root, subject.root.path())?;
         let nowhere = FileIdentity { ino: 0, ..root };
-        let mut receipt = Self {
+        let mut receipt = artifact::Receipt {
             schema_version: 2,
             format: subject.format.to_owned(),
             rule: RULE.to_owned(),
             bindings: subject.bindings.clone(),
-            boot: Boot::now()?,
-            filesystem: FileSystem::of(subject.root, subject.root.path())?,
+            boot: this_boot()?,
+            filesystem: file_system_of(subject.root, subject.root.path())?,
             fine_stamps: false,
             directory: DirectoryHint { ino: 0, mtime_ns: 0, ctime_ns: 0 },
             files: Vec::new(),
@@ -62,7 +63,7 @@ impl Receipt {
                 evidence: Evidence::None,
             });
         }
-        Ok(receipt)
+        Ok(Self(receipt))
     }
 
     /// The document's bytes.
@@ -91,7 +92,7 @@ impl Receipt {
             }
         };
         if receipt.rule != RULE || receipt.schema_version != 2 {
-            return Err(Reason::OtherRule { found: receipt.rule });
+            return Err(Reason::OtherRule { found: receipt.rule.clone() });
         }
         let found = receipt.compute_checksum();
         if found != receipt.checksum_blake3 {
@@ -133,8 +134,8 @@ impl Receipt {
 
 /// `sticky_ok`: others may write to a folder above when its sticky bit keeps them from touching what is not theirs.
 pub(super) fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIdentity, Reason> {
-    let identity = FileIdentity::of(fd, &path)
-        .map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
+    let identity =
+        identity_of(fd, &path).map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
     check_identity(&identity, path, sticky_ok)?;
     Ok(identity)
 }
@@ -142,7 +143,7 @@ pub(super) fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Resu
 /// Whether what has this identity belongs to this user or root and nobody else can write to it.
 pub(super) fn check_identity(identity: &FileIdentity, path: PathBuf, sticky_ok: bool) -> Result<(), Reason> {
     let me = rustix::process::geteuid().as_raw();
-    let why = match identity.exposure(Owners::only(me).or_root(true).or_sticky(sticky_ok)) {
+    let why = match Owners::only(me).or_root(true).or_sticky(sticky_ok).exposure(identity) {
         None => return Ok(()),
         Some(Exposure::Owner(uid)) => format!("belongs to user {uid}, neither {me} nor root"),
         Some(Exposure::Writers(mode)) => format!("can be written by others (mode {mode:04o}; chmod go-w it)"),

@@ -26,9 +26,12 @@ mod quiet;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use b70_manifest::artifact;
+pub use b70_manifest::artifact::{DirectoryHint, Evidence};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
@@ -36,8 +39,8 @@ pub use document::MAX_RECEIPT_BYTES;
 pub use prove::{issue, issue_with};
 pub use quiet::examine_quiet;
 
-use crate::digest::{Blake3, Content, Sha256};
-use crate::identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind};
+use crate::digest::{Content, Sha256};
+use crate::identity::{FieldChange, FileSystem, FsKind};
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 
@@ -121,78 +124,19 @@ pub enum Quiet {
     GiveUp,
 }
 
-/// On what evidence a receipt says that nobody could write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Evidence {
-    /// Two lease probes found no writable handle and no writable mapping.
-    Lease,
-    /// The kernel gave no answer (not the owner, or no leases); disks only.
-    None,
-}
-
 /// One file of a receipt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReceiptFile {
-    /// Its name beneath the root.
-    #[schemars(with = "String")]
-    pub name: RelPath,
-    /// SHA-256 of its bytes.
-    pub sha256: Sha256,
-    /// BLAKE3 of its bytes.
-    pub blake3: Blake3,
-    /// Its identity when it was hashed, size included.
-    pub identity: FileIdentity,
-    /// The evidence that nobody could write.
-    pub evidence: Evidence,
-}
+pub type ReceiptFile = artifact::ReceiptFile<RelPath>;
 
-impl ReceiptFile {
-    /// Digests and size.
-    pub fn content(&self) -> Content {
-        Content { sha256: self.sha256, blake3: self.blake3, size: self.identity.size }
+/// A receipt, by rule [`RULE`]: the document that is written, whose fields it lends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Receipt(pub artifact::Receipt<RelPath>);
+
+impl Deref for Receipt {
+    type Target = artifact::Receipt<RelPath>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
-}
-
-/// The directory as it was: a hint for people, not part of what is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct DirectoryHint {
-    /// Inode number.
-    pub ino: u64,
-    /// Last change of its entries.
-    pub mtime_ns: i64,
-    /// Last change of its inode.
-    pub ctime_ns: i64,
-}
-
-/// A receipt, by rule [`RULE`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Receipt {
-    /// Version of the document: 2.
-    pub schema_version: u32,
-    /// Format name, the subject's.
-    pub format: String,
-    /// [`RULE`].
-    pub rule: String,
-    /// The values it is bound to.
-    pub bindings: BTreeMap<String, String>,
-    /// The boot and the clocks at issue.
-    pub boot: Boot,
-    /// The file system of all files.
-    pub filesystem: FileSystem,
-    /// Whether every change after a look was proved to get a new time stamp.
-    pub fine_stamps: bool,
-    /// The root directory at issue.
-    pub directory: DirectoryHint,
-    /// The files, sorted by name.
-    pub files: Vec<ReceiptFile>,
-    /// Sum of their sizes.
-    pub validated_bytes: u64,
-    /// BLAKE3 over a domain tag and this document without this field, serialized compactly in this order.
-    pub checksum_blake3: Blake3,
 }
 
 /// Outcome of a validation in which every byte was as expected.

@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use b70_manifest::artifact;
 use rayon::prelude::*;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::digest::{Blake3, Content, Digests, Job, Source, What};
 use crate::error::{Error, Mismatch, Result};
-use crate::identity::{Boot, FileIdentity, FileSystem, Scope, clock_ns};
+use crate::identity::{FileIdentity, FileSystem, Scope, clock_ns, file_system_of, identity_of, this_boot};
 use crate::many::hash_many;
 use crate::path::Root;
 use crate::sys::{LeaseProbe, probe_lease};
@@ -59,7 +60,7 @@ impl Stamps {
         let mut dev = 0;
         for i in 0..8_u8 {
             rustix::io::pwrite(&fd, &[i], 0).ok()?;
-            let identity = FileIdentity::of(&fd, dir.path()).ok()?;
+            let identity = identity_of(&fd, dir.path()).ok()?;
             dev = identity.dev;
             stamps.push(identity.ctime_ns);
         }
@@ -156,11 +157,11 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
     let path = root.join(&expected.name);
     let name = expected.name.to_string();
     let file = root.open_file(&expected.name)?;
-    let first = FileIdentity::of(&file, &path)?;
+    let first = identity_of(&file, &path)?;
     if first.size != expected.size {
         return Err(Error::Size { path, expected: expected.size, found: first.size });
     }
-    let filesystem = FileSystem::of(&file, &path)?;
+    let filesystem = file_system_of(&file, &path)?;
     let mut reasons = Vec::new();
     if !filesystem.kind.may_hold_receipts() {
         // Nothing below could change the verdict.
@@ -176,7 +177,7 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
     // This look is what makes the next change visible on file systems with fine stamps, and what must be old enough
     // on the others; only then comes the fsync. The other way round a writer's mapping could store once in between,
     // make its page writable again, and be invisible from then on.
-    let before = FileIdentity::of(&file, &path)?;
+    let before = identity_of(&file, &path)?;
     reasons.extend(stamps.guard(&name, &before));
     if !filesystem.kind.in_memory() {
         match rustix::fs::fsync(&file) {
@@ -188,7 +189,7 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
             }
         }
     }
-    let identity = FileIdentity::of(&file, &path)?;
+    let identity = identity_of(&file, &path)?;
     let changes = before.differences(&identity, Scope::Memory);
     if !changes.is_empty() {
         reasons.push(Reason::ChangedMeanwhile { name, changes });
@@ -203,7 +204,7 @@ fn end(root: &Root, expected: &Expected, begun: Begun, digests: Digests) -> Resu
         if lease(&file, &filesystem, &name, &mut reasons) == Evidence::None {
             evidence = Evidence::None;
         }
-        let changes = identity.differences(&FileIdentity::of(&file, &path)?, Scope::Memory);
+        let changes = identity.differences(&identity_of(&file, &path)?, Scope::Memory);
         if !changes.is_empty() {
             reasons.push(Reason::ChangedMeanwhile { name: name.clone(), changes });
         }
@@ -325,7 +326,7 @@ pub fn issue_with(
     }
     combine(subject.root, errors)?;
     let contents =
-        |listed: &[ReceiptFile]| listed.iter().map(|f| (f.name.clone(), f.content())).collect::<Vec<(_, Content)>>();
+        |listed: &[ReceiptFile]| listed.iter().map(|f| (f.name.clone(), f.into())).collect::<Vec<(_, Content)>>();
     match assemble(subject, &stamps, listed.clone(), &systems)? {
         Ok(receipt) if reasons.is_empty() => Ok(Verdict::Trusted(Box::new(receipt))),
         Ok(_) => Ok(Verdict::VerifiedUntrusted { files: contents(&listed), reasons }),
@@ -343,10 +344,10 @@ pub(super) fn assemble(
     mut files: Vec<ReceiptFile>,
     systems: &[(FileSystem, u64)],
 ) -> Result<Result<Receipt, Reason>> {
-    let directory = FileIdentity::of(subject.root, subject.root.path())?;
+    let directory = identity_of(subject.root, subject.root.path())?;
     let first = match systems.first() {
         Some(first) => *first,
-        None => (FileSystem::of(subject.root, subject.root.path())?, directory.dev),
+        None => (file_system_of(subject.root, subject.root.path())?, directory.dev),
     };
     if let Some(i) = systems.iter().position(|s| *s != first) {
         return Ok(Err(Reason::SeveralFileSystems { name: files[i].name.to_string() }));
@@ -354,19 +355,19 @@ pub(super) fn assemble(
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let validated_bytes = files.iter().fold(0_u64, |sum, f| sum.saturating_add(f.identity.size));
     let fine_stamps = stamps.fine && files.iter().all(|f| f.identity.ctime_ns % 1_000_000_000 != 0);
-    let mut receipt = Receipt {
+    let mut receipt = Receipt(artifact::Receipt {
         schema_version: 2,
         format: subject.format.to_owned(),
         rule: RULE.to_owned(),
         bindings: subject.bindings.clone(),
-        boot: Boot::now()?,
+        boot: this_boot()?,
         filesystem: first.0,
         fine_stamps,
         directory: DirectoryHint { ino: directory.ino, mtime_ns: directory.mtime_ns, ctime_ns: directory.ctime_ns },
         files,
         validated_bytes,
         checksum_blake3: Blake3([0; 32]),
-    };
-    receipt.checksum_blake3 = receipt.compute_checksum();
+    });
+    receipt.0.checksum_blake3 = receipt.compute_checksum();
     Ok(Ok(receipt))
 }

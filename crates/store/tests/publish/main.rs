@@ -13,8 +13,8 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use b70_store::{
-    Content, DirOutcome, Error, OnExisting, Outcome, Progress, Reservation, Root, Sha256, StagingDir, TempFile,
-    fault_step, publish_bytes, replace_bytes, sweep_orphans,
+    Content, Digests, DirOutcome, Error, OnExisting, Outcome, Progress, Reservation, Root, Sha256, StagingDir,
+    TempFile, fault_step, publish_bytes, replace_bytes, sweep_orphans,
 };
 
 use common::{bytes, child, disk, job, killed, memory, name, root, run, tree};
@@ -125,7 +125,8 @@ fn positioned_writes_are_digested_from_the_file() {
     for (offset, piece) in pieces {
         temp.write_at(offset as u64, piece).expect("written");
     }
-    assert_eq!((temp.len(), temp.sha256_so_far()), (LEN as u64, None));
+    temp.close().expect("closed");
+    assert_eq!((temp.len(), temp.written()), (LEN as u64, Digests::default()));
     let expected = Some(Sha256::of(&data));
     let made = temp.commit(&name("f"), OnExisting::Fail, expected, &Progress::NONE).expect("published");
     assert_eq!(made.content, Content::of(&data));
@@ -171,7 +172,8 @@ fn copies_check_the_length() {
     let len = LEN as u64;
     let mut temp = TempFile::create(&top, 0o444).expect("made");
     temp.copy_from(&source, &path, len, &Progress::NONE).expect("copied");
-    assert_eq!(temp.sha256_so_far(), Some(Sha256::of(&good())));
+    temp.close().expect("closed");
+    assert_eq!(temp.written().content(), Some(Content::of(&good())));
     for wrong in [len - 1, len + 1, 0] {
         let mut temp = TempFile::create(&top, 0o444).expect("made");
         let result = temp.copy_from(&source, &path, wrong, &Progress::NONE);

@@ -34,11 +34,8 @@ fn a_receipt_is_trusted_without_reading_and_survives_storage() {
         assert_eq!(Receipt::load(&set.root, &name(RECEIPT)).expect("loads"), receipt);
         assert_eq!(receipt.validated_bytes, 7 * SIZE as u64);
         assert!(
-            receipt
-                .files
-                .iter()
-                .all(|f| f.evidence == Evidence::Lease
-                    && f.content() == Content::of(&bytes(SIZE, seed(f.name.as_str()))))
+            receipt.files.iter().all(|f| f.evidence == Evidence::Lease
+                && Content::from(f) == Content::of(&bytes(SIZE, seed(f.name.as_str()))))
         );
         let outcome = set.admit();
         assert!(outcome.is_admitted());
@@ -204,7 +201,7 @@ fn damaged_forged_and_foreign_receipts_are_not_believed() {
     }
     // A receipt with a wrong BLAKE3 but a right checksum: only someone with our rights can make one; SHA-256 decides.
     let mut wrong = receipt.clone();
-    wrong.files[0].blake3 = b70_store::Blake3([7; 32]);
+    wrong.0.files[0].blake3 = b70_store::Blake3([7; 32]);
     assert!(Receipt::from_bytes(&wrong.to_bytes(), path.clone()).is_err());
 
     std::fs::write(&path, &text).expect("written");

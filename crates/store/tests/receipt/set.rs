@@ -89,7 +89,7 @@ impl Set {
             dir: tempfile::tempdir().expect("unused"),
             root,
             files: receipt.files.iter().map(expected).collect(),
-            bindings: receipt.bindings,
+            bindings: receipt.0.bindings,
             pool: pool(1).expect("a pool"),
         }
     }
