@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
     for file_len in [len + 1, len + (1 << 20), u64::MAX] {
         let prefix = invariants::check(bytes, file_len);
         if let (Ok(whole), Ok(prefix)) = (&whole, &prefix) {
-            assert_eq!(whole.to_owned_directory().tensors, prefix.to_owned_directory().tensors);
+            assert_eq!(whole.tensors(), prefix.tensors());
         } else if whole.is_ok() {
             panic!("accepted as a whole file, refused as a prefix: {}", prefix.expect_err("not accepted"));
         }

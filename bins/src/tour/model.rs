@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use b70_cli::CliError;
-use b70_gguf::{GgufWriter, types};
+use b70_gguf::{GgmlType, GgufWriter};
 
 /// Layers of the model.
 const LAYERS: u32 = 4;
@@ -42,19 +42,24 @@ pub(crate) fn write(path: &Path) -> Result<(), CliError> {
     let mut numbers = Numbers(0x6237_306b_6974);
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        writer.tensor(name("attn_norm"), types::F32, &[EMBEDDING], numbers.floats(EMBEDDING));
+        writer.tensor(name("attn_norm"), GgmlType::F32, &[EMBEDDING], numbers.floats(EMBEDDING));
         for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
-            writer.tensor(name(part), types::Q4_0, &[EMBEDDING, EMBEDDING], numbers.q4_0(EMBEDDING, EMBEDDING));
+            writer.tensor(name(part), GgmlType::Q4_0, &[EMBEDDING, EMBEDDING], numbers.q4_0(EMBEDDING, EMBEDDING));
         }
         writer
-            .tensor(name("ffn_norm"), types::F32, &[EMBEDDING], numbers.floats(EMBEDDING))
-            .tensor(name("ffn_gate"), types::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
-            .tensor(name("ffn_up"), types::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
-            .tensor(name("ffn_down"), types::Q4_0, &[FEED_FORWARD, EMBEDDING], numbers.q4_0(FEED_FORWARD, EMBEDDING));
+            .tensor(name("ffn_norm"), GgmlType::F32, &[EMBEDDING], numbers.floats(EMBEDDING))
+            .tensor(name("ffn_gate"), GgmlType::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
+            .tensor(name("ffn_up"), GgmlType::Q4_0, &[EMBEDDING, FEED_FORWARD], numbers.q4_0(EMBEDDING, FEED_FORWARD))
+            .tensor(
+                name("ffn_down"),
+                GgmlType::Q4_0,
+                &[FEED_FORWARD, EMBEDDING],
+                numbers.q4_0(FEED_FORWARD, EMBEDDING),
+            );
     }
-    writer.tensor("token_embd.weight", types::Q4_0, &[EMBEDDING, TOKENS], numbers.q4_0(EMBEDDING, TOKENS)).tensor(
+    writer.tensor("token_embd.weight", GgmlType::Q4_0, &[EMBEDDING, TOKENS], numbers.q4_0(EMBEDDING, TOKENS)).tensor(
         "output_norm.weight",
-        types::F32,
+        GgmlType::F32,
         &[EMBEDDING],
         numbers.floats(EMBEDDING),
     );

@@ -5,12 +5,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use b70_gguf::GgufWriter;
+use b70_gguf::{GgmlType, GgufWriter};
 use b70_store::Sha256;
 use serde_json::Value;
-
-/// GGUF's number for F32.
-const F32: u32 = 0;
 
 /// Holds a document against the committed schema of a command's output.
 fn conforms(schema: &str, document: &Value) {
@@ -42,7 +39,7 @@ impl Bench {
         let data: Vec<u8> = (0..300_000_u32).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
         let mut writer = GgufWriter::new();
         writer.metadata("general.architecture", "test");
-        writer.tensor("weight", F32, &[1000, 75], data);
+        writer.tensor("weight", GgmlType::F32, &[1000, 75], data);
         writer.write_file(&path).expect("a GGUF");
         path
     }
@@ -312,7 +309,7 @@ fn a_split_model_is_one_entry() {
     let mut writer = GgufWriter::new();
     writer.metadata("general.architecture", "test");
     for i in 0..3_u8 {
-        writer.tensor(format!("t{i}"), F32, &[10_000], data(i));
+        writer.tensor(format!("t{i}"), GgmlType::F32, &[10_000], data(i));
     }
     let shards = writer.write_split(bench.dir.path(), "m", 1).expect("a split model");
     assert_eq!(shards.len(), 3);

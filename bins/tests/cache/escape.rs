@@ -4,10 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use b70_gguf::GgufWriter;
+use b70_gguf::{GgmlType, GgufWriter};
 use serde_json::{Value, json};
-
-const F32: u32 = 0;
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 scratch path")
@@ -20,7 +18,7 @@ fn paths_of_an_entry_do_not_leave_its_folder() {
     let (model, outside) = (dir.path().join("m.gguf"), ram.path().join("outside.gguf"));
     let mut writer = GgufWriter::new();
     writer.metadata("general.architecture", "test");
-    writer.tensor("weight", F32, &[64, 4], vec![7; 1024]);
+    writer.tensor("weight", GgmlType::F32, &[64, 4], vec![7; 1024]);
     writer.write_file(&model).expect("a GGUF");
     // The same bytes outside: only the way there may be what is wrong.
     fs::copy(&model, &outside).expect("copied");

@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use crate::common::models::{Tensor, write_json};
 use crate::common::{Lab, Ran, command, ends, flip, payload, text, walk};
-use b70_gguf::types;
+use b70_gguf::GgmlType;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const TWO: [Tensor<'static>; 3] = [
-    (b"blk.0.ffn_up.weight", types::Q4_0, &[64, 32]),
-    (b"blk.0.norm", types::F32, &[64]),
-    (b"blk.1.ffn_up.weight", types::Q4_0, &[64, 32]),
+    (b"blk.0.ffn_up.weight", GgmlType::Q4_0, &[64, 32]),
+    (b"blk.0.norm", GgmlType::F32, &[64]),
+    (b"blk.1.ffn_up.weight", GgmlType::Q4_0, &[64, 32]),
 ];
 
 /// A lab whose plan has the two tensors of [`TWO`].
@@ -240,7 +240,7 @@ fn until(ready: impl Fn() -> bool) {
 fn interrupted_while_packing_keeps_what_was_finished() {
     let names: Vec<String> = (0..24).map(|index| format!("t{index}")).collect();
     let tensors: Vec<Tensor<'_>> =
-        names.iter().map(|name| (name.as_bytes(), types::Q4_0, &[2048_u64, 512][..])).collect();
+        names.iter().map(|name| (name.as_bytes(), GgmlType::Q4_0, &[2048_u64, 512][..])).collect();
     let lab = Lab::with(&tensors);
     let arguments = ["--model", text(&lab.model), "--sha256", &lab.sha256, "--jobs", "1", "--kernel", "scalar"];
     for attempt in 0..10 {

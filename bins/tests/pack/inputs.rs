@@ -4,13 +4,13 @@ use std::fs;
 
 use crate::common::models::{MINI_NAMES, STANDARD, Tensor, any_plan, mini_plan, write_json, write_model, write_split};
 use crate::common::{Lab, fixtures, run, string, text};
-use b70_gguf::types;
+use b70_gguf::GgmlType;
 use serde_json::{Value, json};
 
 #[test]
 fn a_missing_last_padding_is_a_remark() {
     let lab = Lab::new();
-    let tensors = [(&b"blk.0.ffn_up.weight"[..], b70_gguf::types::Q4_0, &[64_u64, 17][..])];
+    let tensors = [(&b"blk.0.ffn_up.weight"[..], b70_gguf::GgmlType::Q4_0, &[64_u64, 17][..])];
     fs::remove_file(&lab.model).expect("removed");
     write_model(&lab.model, &tensors);
     let bytes = std::fs::read(&lab.model).expect("a model");
@@ -155,8 +155,8 @@ fn a_model_without_tensors_is_valid_and_has_nothing_to_pack() {
 fn the_lab_plan_names_everything_that_is_wrong_with_a_model() {
     // Q4_0 of the right K but few rows would be the wrong shape; the right shape in a small type is the wrong type.
     let lab = Lab::with(&[
-        (b"blk.0.ffn_gate.weight", types::Q4_0, &[5120, 16]),
-        (b"blk.0.ffn_up.weight", types::Q8_0, &[5120, 16]),
+        (b"blk.0.ffn_gate.weight", GgmlType::Q4_0, &[5120, 16]),
+        (b"blk.0.ffn_up.weight", GgmlType::Q8_0, &[5120, 16]),
     ]);
     let arguments = ["--model", text(&lab.model), "--plan", "qwen27-xe2-m6"];
     let document = run(["inspect", "--json"].iter().chain(&arguments)).exits(1).json();
@@ -175,17 +175,17 @@ fn the_lab_plan_names_everything_that_is_wrong_with_a_model() {
 #[test]
 fn a_listed_plan_refuses_a_model_that_lacks_or_changes_a_tensor() {
     let without = |name: &str| STANDARD.iter().copied().filter(|t| t.0 != name.as_bytes()).collect::<Vec<_>>();
-    let changed = |name: &str, type_id, shape: &'static [u64]| {
-        let change = |t: Tensor<'static>| if t.0 == name.as_bytes() { (t.0, type_id, shape) } else { t };
+    let changed = |name: &str, ggml_type, shape: &'static [u64]| {
+        let change = |t: Tensor<'static>| if t.0 == name.as_bytes() { (t.0, ggml_type, shape) } else { t };
         STANDARD.iter().copied().map(change).collect::<Vec<_>>()
     };
     let name = "blk.1.ffn_up.weight";
     for (tensors, expected) in [
         (without(name), "is missing"),
-        (changed(name, types::Q4_0, &[64, 48]), "has shape (64, 48)"),
-        (changed(name, types::Q4_0, &[64, 33]), "has shape (64, 33)"),
-        (changed(name, types::Q8_0, &[64, 32]), "has type Q8_0"),
-        (changed(name, types::Q4_0, &[64, 16, 2]), "has shape (64, 16, 2)"),
+        (changed(name, GgmlType::Q4_0, &[64, 48]), "has shape (64, 48)"),
+        (changed(name, GgmlType::Q4_0, &[64, 33]), "has shape (64, 33)"),
+        (changed(name, GgmlType::Q8_0, &[64, 32]), "has type Q8_0"),
+        (changed(name, GgmlType::Q4_0, &[64, 16, 2]), "has shape (64, 16, 2)"),
     ] {
         let lab = Lab::with(&tensors);
         let error = lab.pack("prepare", &lab.mini()).fails(1, "plan-mismatch");
@@ -202,7 +202,7 @@ fn a_listed_plan_refuses_a_model_that_lacks_or_changes_a_tensor() {
 #[test]
 fn names_with_control_characters_are_refused_and_never_reach_a_terminal() {
     for name in [&b"tab\there"[..], b"line\nbreak", b"\x1b[2Jclear", "c1\u{9b}2J".as_bytes(), b"not utf-8 \xff"] {
-        let lab = Lab::with(&[(name, types::Q4_0, &[32, 16])]);
+        let lab = Lab::with(&[(name, GgmlType::Q4_0, &[32, 16])]);
         let all = ["--model", text(&lab.model)];
         let error = lab.pack("prepare", &all).fails(1, "plan-mismatch");
         assert!(string(&error["message"]).contains("control character") || name.contains(&0xff), "{error}");
@@ -210,7 +210,7 @@ fn names_with_control_characters_are_refused_and_never_reach_a_terminal() {
         let people = run(["inspect", "--model", text(&lab.model)]).exits(1);
         assert!(people.stdout.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", people.stdout);
         // The same name on a tensor that is left out anyway harms nothing but must not reach the terminal either.
-        let lab = Lab::with(&[(name, types::F32, &[32]), (b"good", types::Q4_0, &[32, 16])]);
+        let lab = Lab::with(&[(name, GgmlType::F32, &[32]), (b"good", GgmlType::Q4_0, &[32, 16])]);
         let people = run(["inspect", "--model", text(&lab.model)]).exits(0);
         assert!(people.stdout.chars().all(|c| c == '\n' || !c.is_control()), "{:?}", people.stdout);
         assert_eq!(lab.pack("prepare", &["--model", text(&lab.model)]).exits(0).json()["packed"], 1);
@@ -220,7 +220,8 @@ fn names_with_control_characters_are_refused_and_never_reach_a_terminal() {
 #[test]
 fn names_of_any_printable_text_survive_the_round_trip() {
     let names = ["größe.β→𝄞", "quote\"s'\\back", "space s", "../../up", "/abs", "%s{layer}$HOME`", "\u{202e}rtl"];
-    let tensors: Vec<Tensor<'_>> = names.iter().map(|name| (name.as_bytes(), types::Q4_0, &[32_u64, 16][..])).collect();
+    let tensors: Vec<Tensor<'_>> =
+        names.iter().map(|name| (name.as_bytes(), GgmlType::Q4_0, &[32_u64, 16][..])).collect();
     let lab = Lab::with(&tensors);
     let prepared = lab.pack("prepare", &["--model", text(&lab.model)]).exits(0).json();
     assert_eq!(prepared["packed"], names.len());
@@ -228,7 +229,7 @@ fn names_of_any_printable_text_survive_the_round_trip() {
     for (index, name) in names.iter().enumerate() {
         let out = lab.at(&format!("out{index}"));
         lab.pack("unpack", &["--tensor", name, "--out", text(&out)]).exits(0);
-        let expected = crate::common::models::tensor_bytes((name.as_bytes(), types::Q4_0, &[32, 16]));
+        let expected = crate::common::models::tensor_bytes((name.as_bytes(), GgmlType::Q4_0, &[32, 16]));
         assert_eq!(fs::read(&out).expect("unpacked"), expected, "{name}");
     }
     // Names are data: none of them made a path.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{Lab, string, text, walk};
-use b70_gguf::types;
+use b70_gguf::GgmlType;
 
 /// A mount that ends with the test.
 struct Mount(PathBuf);
@@ -34,7 +34,7 @@ impl Drop for Mount {
 #[test]
 #[ignore = "needs root and mounts: cargo xtask test --all"]
 fn a_full_root_is_one_clear_error_and_nothing_is_left() {
-    let lab = Lab::with(&[(b"big", types::Q4_0, &[4096, 2048])]);
+    let lab = Lab::with(&[(b"big", GgmlType::Q4_0, &[4096, 2048])]);
     let _mount = Mount::new(&["-t", "tmpfs", "-o", "size=2m", "tmpfs"], &lab.root);
     let error = lab.pack("prepare", &["--model", text(&lab.model)]).exits(1).json()["error"].clone();
     assert_eq!(error["kind"], "headroom", "{error:#}");

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::common::models::{MINI_NAMES, STANDARD, tensor_bytes, write_json, write_model};
 use crate::common::{Lab, edit, ends, fixtures, flip, overwrite, payload, run, sets, sha256_of, string, text, walk};
+use b70_gguf::GgmlType;
 use b70_manifest::Sha256Hex;
 use serde_json::{Value, json};
 
@@ -131,7 +132,9 @@ fn the_documents_are_those_of_the_contract() {
 fn unpack_gives_the_blocks_back_and_overwrites_nothing() {
     let lab = Lab::new();
     lab.pack("prepare", &["--model", text(&lab.model)]).exits(0);
-    for tensor in STANDARD.iter().filter(|tensor| tensor.1 == 2 && tensor.2.len() == 2 && tensor.2[1] % 16 == 0) {
+    for tensor in
+        STANDARD.iter().filter(|tensor| tensor.1 == GgmlType::Q4_0 && tensor.2.len() == 2 && tensor.2[1] % 16 == 0)
+    {
         let (name, out) = (std::str::from_utf8(tensor.0).expect("text"), lab.at("out.bin"));
         let unpacked = lab.pack("unpack", &["--tensor", name, "--out", text(&out)]).exits(0).json();
         assert_eq!(fs::read(&out).expect("unpacked"), tensor_bytes(*tensor), "{name}");

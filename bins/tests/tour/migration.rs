@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use b70_gguf::{GgufWriter, types};
+use b70_gguf::{GgmlType, GgufWriter};
 use b70_manifest::{Sha256Hex, canonical_sha256};
 use serde_json::{Value, json};
 
@@ -124,7 +124,7 @@ fn model(path: &Path, seed: u64) {
                 (state >> 57) as u8 % 0x78
             })
             .collect();
-        writer.tensor(name, types::Q4_0, &shape, bytes);
+        writer.tensor(name, GgmlType::Q4_0, &shape, bytes);
     }
     writer.write_file(path).expect("the model is written");
 }

@@ -12,15 +12,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let architecture = directory.get("general.architecture").and_then(Value::as_str).unwrap_or("not stated");
     println!("{architecture}: {} tensors in {} file(s)", model.tensors().len(), model.files().len());
     for tensor in model.tensors() {
-        let info = &tensor.info;
         println!(
             "{}  {}  {:?}  file {}, byte {}, {} bytes",
-            info.name_lossy().escape_debug(),
-            info.type_name,
-            info.shape,
+            tensor.name_lossy().escape_debug(),
+            tensor.ggml_type.name(),
+            tensor.shape,
             tensor.file_index,
-            info.absolute_offset,
-            info.size_bytes
+            tensor.offset,
+            tensor.size_bytes
         );
     }
     Ok(())

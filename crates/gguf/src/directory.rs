@@ -1,10 +1,10 @@
-//! What a GGUF file says about itself, borrowed from its bytes or owned.
+//! What a GGUF file says about itself, header, metadata and tensors.
 
 use std::borrow::Cow;
 use std::str::Utf8Error;
 
 use crate::error::GgufError;
-use crate::parse::{self, MAX_DIMENSIONS};
+use crate::parse;
 use crate::types::GgmlType;
 use crate::value::Value;
 
@@ -41,12 +41,12 @@ impl Header {
     }
 }
 
-/// A checked GGUF directory; names, keys and values borrow from the bytes it was read from.
+/// A checked GGUF directory; keys and values borrow from the bytes it was read from.
 #[derive(Debug, Clone)]
 pub struct Directory<'a> {
     pub(crate) header: Header,
     pub(crate) metadata: Vec<MetadataEntry<'a>>,
-    pub(crate) tensors: Vec<TensorEntry<'a>>,
+    pub(crate) tensors: Vec<Tensor>,
 }
 
 impl<'a> Directory<'a> {
@@ -80,19 +80,14 @@ impl<'a> Directory<'a> {
     }
 
     /// The tensors in file order, which is also their order in the data section.
-    pub fn tensors(&self) -> &[TensorEntry<'a>] {
+    pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
     /// The tensor of a name, compared byte by byte.
-    pub fn tensor(&self, name: impl AsRef<[u8]>) -> Option<&TensorEntry<'a>> {
+    pub fn tensor(&self, name: impl AsRef<[u8]>) -> Option<&Tensor> {
         let name = name.as_ref();
         self.tensors.iter().find(|entry| entry.name == name)
-    }
-
-    /// Header and tensors as plain data that outlives the bytes; the metadata stays behind.
-    pub fn to_owned_directory(&self) -> OwnedDirectory {
-        OwnedDirectory { header: self.header, tensors: self.tensors.iter().map(TensorEntry::to_info).collect() }
     }
 }
 
@@ -129,115 +124,24 @@ impl<'a> MetadataEntry<'a> {
     }
 }
 
-/// One tensor entry, borrowed.
-#[derive(Debug, Clone, Copy)]
-pub struct TensorEntry<'a> {
-    pub(crate) name: &'a [u8],
-    pub(crate) dims: [u64; MAX_DIMENSIONS],
-    pub(crate) n_dims: u8,
-    pub(crate) ty: &'static GgmlType,
-    pub(crate) offset: u64,
-    pub(crate) size: u64,
-    pub(crate) at: u64,
-    pub(crate) offset_at: u64,
-    pub(crate) data_offset: u64,
-}
-
-impl<'a> TensorEntry<'a> {
-    /// The name's bytes: 0 to 63, of any kind, control characters included.
-    pub fn name_bytes(&self) -> &'a [u8] {
-        self.name
-    }
-
-    /// The name as text.
-    ///
-    /// # Errors
-    /// If it is not UTF-8.
-    pub fn name(&self) -> Result<&'a str, Utf8Error> {
-        std::str::from_utf8(self.name)
-    }
-
-    /// Elements along each axis, fastest first; the file's own 0 to 4 numbers (none: one element).
-    pub fn shape(&self) -> &[u64] {
-        &self.dims[..usize::from(self.n_dims)]
-    }
-
-    /// The type.
-    pub fn ggml_type(&self) -> &'static GgmlType {
-        self.ty
-    }
-
-    /// Where the data starts, from the start of the data section.
-    pub fn offset_in_data(&self) -> u64 {
-        self.offset
-    }
-
-    /// Where the data starts, from the start of the file.
-    pub fn absolute_offset(&self) -> u64 {
-        self.data_offset
-    }
-
-    /// Bytes of data, without padding.
-    pub fn size_bytes(&self) -> u64 {
-        self.size
-    }
-
-    /// Where the entry starts in the file.
-    pub fn entry_offset(&self) -> u64 {
-        self.at
-    }
-
-    /// This entry as plain data.
-    pub fn to_info(&self) -> TensorInfo {
-        TensorInfo {
-            name: self.name.to_vec(),
-            shape: self.shape().to_vec(),
-            type_id: self.ty.id,
-            type_name: self.ty.name(),
-            offset_in_data: self.offset,
-            absolute_offset: self.data_offset,
-            size_bytes: self.size,
-        }
-    }
-}
-
-/// Header and tensors of a file, as plain data.
+/// A tensor of a file or of a split model. Offsets and sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OwnedDirectory {
-    /// The fixed facts.
-    pub header: Header,
-    /// The tensors in file order.
-    pub tensors: Vec<TensorInfo>,
-}
-
-impl OwnedDirectory {
-    /// The tensor of a name, compared byte by byte.
-    pub fn tensor(&self, name: impl AsRef<[u8]>) -> Option<&TensorInfo> {
-        let name = name.as_ref();
-        self.tensors.iter().find(|tensor| tensor.name == name)
-    }
-}
-
-/// One tensor, as plain data. Offsets and sizes in bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TensorInfo {
+pub struct Tensor {
     /// The name's bytes: 0 to 63, of any kind, control characters included.
     pub name: Vec<u8>,
     /// Elements along each axis, fastest first; 0 to 4 numbers (none: one element).
     pub shape: Vec<u64>,
-    /// ggml's number for the type.
-    pub type_id: u32,
-    /// The type's short name, for example `Q4_0`.
-    pub type_name: &'static str,
-    /// Where the data starts, from the start of the data section.
-    pub offset_in_data: u64,
-    /// Where the data starts, from the start of the file.
-    pub absolute_offset: u64,
+    /// Its type.
+    pub ggml_type: GgmlType,
+    /// The file of a split model it lies in, 0-based: an index into [`SplitModel::files`](crate::SplitModel::files).
+    pub file_index: usize,
+    /// Where the data starts, from the start of its file.
+    pub offset: u64,
     /// Bytes of data, without padding.
     pub size_bytes: u64,
 }
 
-impl TensorInfo {
+impl Tensor {
     /// The name as text.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::directory::{Directory, OwnedDirectory};
+use crate::directory::{Directory, Header, Tensor};
 use crate::error::GgufError;
 use crate::parse::{self, Walked};
 
@@ -100,14 +100,15 @@ impl OpenError {
 /// An open GGUF file whose directory has been read and checked.
 ///
 /// The file stays open, so that tensor data can be read from the very file that was checked, whatever
-/// happens to the path. Reading data needs [`FileExt::read_exact_at`] and an entry's offset.
+/// happens to the path.
 #[derive(Debug)]
 pub struct GgufFile {
     path: PathBuf,
     file: File,
     prefix: Vec<u8>,
     walked: Walked,
-    owned: OwnedDirectory,
+    header: Header,
+    tensors: Vec<Tensor>,
 }
 
 impl GgufFile {
@@ -118,13 +119,14 @@ impl GgufFile {
 
     /// Opens a file and reads its directory if it needs no more than `limit` bytes.
     pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<Self, OpenError> {
-        let (file, mut prefix, walked, owned) = read_directory(path.as_ref(), limit, |bytes, file_len, walked| {
-            parse::directory(bytes, file_len, walked).map(|directory| directory.to_owned_directory())
-        })?;
+        let (file, mut prefix, walked, (header, tensors)) =
+            read_directory(path.as_ref(), limit, |bytes, file_len, walked| {
+                parse::directory(bytes, file_len, walked).map(|directory| (directory.header, directory.tensors))
+            })?;
         // Lossless: the directory was read from the prefix.
-        prefix.truncate(owned.header.directory_bytes as usize);
+        prefix.truncate(header.directory_bytes as usize);
         prefix.shrink_to_fit();
-        Ok(Self { path: path.as_ref().to_owned(), file, prefix, walked, owned })
+        Ok(Self { path: path.as_ref().to_owned(), file, prefix, walked, header, tensors })
     }
 
     /// Checks no more of a file than a program needs that copies it: magic, version, that the directory's parts lie in the
@@ -196,21 +198,41 @@ impl GgufFile {
     }
 
     /// The directory with its metadata. Parses the kept bytes again, all but the vocabulary: take it once, not per
-    /// look-up. For header and tensors use [`GgufFile::owned`].
+    /// look-up. For header and tensors use [`GgufFile::header`] and [`GgufFile::tensors`].
     pub fn directory(&self) -> Directory<'_> {
-        let file_len = self.owned.header.file_size;
+        let file_len = self.header.file_size;
         parse::directory(&self.prefix, file_len, &mut self.walked.clone())
             .expect("these bytes were accepted at opening")
     }
 
-    /// Header and tensors.
-    pub fn owned(&self) -> &OwnedDirectory {
-        &self.owned
+    /// The fixed facts.
+    pub fn header(&self) -> &Header {
+        &self.header
     }
 
-    /// Header and tensors, letting go of the file and of the metadata.
-    pub fn into_owned(self) -> OwnedDirectory {
-        self.owned
+    /// The tensors in file order.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The tensor of a name, compared byte by byte.
+    pub fn tensor(&self, name: impl AsRef<[u8]>) -> Option<&Tensor> {
+        let name = name.as_ref();
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// The bytes of one of this file's tensors, as ggml lays them out. They are at most as many as the file has.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has become shorter since it was opened.
+    pub fn read_tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, OpenError> {
+        let mut bytes = vec![0; tensor.size_bytes.min(self.header.file_size) as usize];
+        self.file.read_exact_at(&mut bytes, tensor.offset).map_err(|source| OpenError::Io {
+            path: self.path.clone(),
+            operation: "read a tensor of",
+            source,
+        })?;
+        Ok(bytes)
     }
 }
 

@@ -4,28 +4,28 @@
 //! A GGUF file holds a model for llama.cpp: a *header*, *metadata* (keys with typed values), one *entry*
 //! per tensor, and the *data section* with the tensors' bytes. Header, metadata and entries together are
 //! the *directory*. This crate reads the directory and proves the geometry: every tensor lies inside the
-//! file, exactly where the sizes before it put it. It never reads tensor data.
+//! file, exactly where the sizes before it put it. Tensor data is read when it is asked for.
 //!
 //! - [`Directory::from_bytes`] reads from memory: the whole file or its first bytes.
 //! - [`GgufFile::open`] reads from a path, no more of it than the directory needs.
 //! - [`SplitModel::open`] finds the sibling files of a split model and joins them.
 //! - [`GgufWriter`] writes files and splits, with data from memory or from a callback.
-//! - [`types`] is the table of ggml's tensor types.
+//! - [`GgmlType`] is the table of ggml's tensor types.
 //!
 //! # Example
 //! ```
-//! use b70_gguf::{Directory, GgufWriter, Value, types};
+//! use b70_gguf::{Directory, GgmlType, GgufWriter, Value};
 //!
 //! let mut writer = GgufWriter::new();
 //! writer.metadata("general.architecture", "llama");
-//! writer.tensor("weight", types::Q4_0, &[64, 2], vec![0; 72]);
+//! writer.tensor("weight", GgmlType::Q4_0, &[64, 2], vec![0; 72]);
 //! let mut bytes = Vec::new();
 //! writer.write_to(&mut bytes)?;
 //!
 //! let directory = Directory::from_bytes(&bytes, bytes.len() as u64)?;
 //! assert_eq!(directory.get("general.architecture").and_then(Value::as_str), Some("llama"));
 //! let tensor = &directory.tensors()[0];
-//! assert_eq!((tensor.shape(), tensor.size_bytes()), (&[64, 2][..], 72));
+//! assert_eq!((&tensor.shape[..], tensor.size_bytes), (&[64, 2][..], 72));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -47,18 +47,18 @@ mod file;
 mod parse;
 mod split;
 mod split_error;
-pub mod types;
+mod types;
 mod value;
 mod writer;
 
-pub use directory::{Directory, Header, MetadataEntry, OwnedDirectory, TensorEntry, TensorInfo};
+pub use directory::{Directory, Header, MetadataEntry, Tensor};
 pub use encode::{MetadataArray, MetadataValue};
 pub use error::{Defect, Field, GgufError, Impostor};
 pub use file::{DEFAULT_DIRECTORY_LIMIT, GgufFile, OpenError};
 pub use parse::{
     ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ARRAY_ELEMENTS, MAX_DIMENSIONS, MAX_STRING_BYTES, MAX_TENSOR_NAME_BYTES,
 };
-pub use split::{ModelTensor, SPLIT_COUNT_KEY, SPLIT_NO_KEY, SPLIT_TENSORS_KEY, ShardName, SplitModel};
+pub use split::{SPLIT_COUNT_KEY, SPLIT_NO_KEY, SPLIT_TENSORS_KEY, ShardName, SplitModel};
 pub use split_error::SplitError;
 pub use types::GgmlType;
 pub use value::{Array, ArrayIter, Value, ValueType};

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::directory::{Directory, Header, MetadataEntry, TensorEntry};
+use crate::directory::{Directory, Header, MetadataEntry, Tensor};
 use crate::error::{Defect, Field, GgufError, Impostor, label};
-use crate::types::{self, GgmlType};
+use crate::types::GgmlType;
 use crate::value::{Array, Value, ValueType};
 
 /// Longest string the format's readers take: 1 GiB.
@@ -179,7 +179,7 @@ pub(crate) fn directory<'a>(bytes: &'a [u8], file_len: u64, walked: &mut Walked)
             file_size: file_len,
         },
         metadata,
-        tensors,
+        tensors: tensors.into_iter().map(|(tensor, ..)| tensor).collect(),
     })
 }
 
@@ -302,7 +302,10 @@ fn alignment(metadata: &[MetadataEntry<'_>]) -> Result<u32> {
     }
 }
 
-fn tensors<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<TensorEntry<'a>>> {
+/// A tensor, where its entry starts, and where its offset stands.
+type Placed = (Tensor, u64, u64);
+
+fn tensors(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<Placed>> {
     let mut entries = Vec::new();
     let mut seen = HashMap::new();
     for _ in 0..count {
@@ -312,7 +315,7 @@ fn tensors<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<TensorEntry<'a
     Ok(entries)
 }
 
-fn tensor<'a>(cursor: &mut Cursor<'a>, seen: &mut HashMap<&'a [u8], u64>) -> Result<TensorEntry<'a>> {
+fn tensor<'a>(cursor: &mut Cursor<'a>, seen: &mut HashMap<&'a [u8], u64>) -> Result<Placed> {
     let at = cursor.at();
     let length = cursor.string_length(Field::TensorName)?;
     if length > MAX_TENSOR_NAME_BYTES {
@@ -355,24 +358,26 @@ fn tensor<'a>(cursor: &mut Cursor<'a>, seen: &mut HashMap<&'a [u8], u64>) -> Res
 
     let offset_at = cursor.at();
     let offset = cursor.u64(Field::TensorOffset)?;
-    Ok(TensorEntry { name, dims, n_dims: n_dims as u8, ty, offset, size, at, offset_at, data_offset: 0 })
+    let shape = dims[..n_dims as usize].to_vec();
+    // The offset in the data section, until `layout` knows where that starts.
+    Ok((Tensor { name: name.to_vec(), shape, ggml_type: ty, file_index: 0, offset, size_bytes: size }, at, offset_at))
 }
 
-fn tensor_type(found: i32) -> std::result::Result<&'static GgmlType, Option<(u32, &'static str)>> {
+fn tensor_type(found: i32) -> std::result::Result<GgmlType, Option<(u32, &'static str)>> {
     let id = u32::try_from(found).map_err(|_| None)?;
-    types::by_id(id).ok_or_else(|| types::removed_name(id).map(|former| (id, former)))
+    GgmlType::from_id(id).ok_or_else(|| GgmlType::removed_name(id).map(|former| (id, former)))
 }
 
 fn tensor_size(
     name: &[u8],
-    ty: &'static GgmlType,
+    ty: GgmlType,
     dims: [u64; MAX_DIMENSIONS],
     n_dims: u32,
 ) -> std::result::Result<u64, Defect> {
     let row_elements = dims[0];
     let type_name = ty.name();
-    if !row_elements.is_multiple_of(ty.block_elements) {
-        let block_elements = ty.block_elements;
+    if !row_elements.is_multiple_of(ty.block_elements()) {
+        let block_elements = ty.block_elements();
         return Err(Defect::PartialBlock { name: label(name), type_name, row_elements, block_elements });
     }
     let overflow =
@@ -380,8 +385,8 @@ fn tensor_size(
     let row_bytes = ty.row_bytes(row_elements).ok_or_else(overflow)?;
     // ggml multiplies a row's elements by the block's bytes before it divides by the block's elements. Where
     // that wraps, it sees a tensor of another size than this file describes: nobody may rely on either.
-    if ty.block_elements > 1 && row_elements.checked_mul(ty.block_bytes).is_none() {
-        let wrapped_bytes = row_elements.wrapping_mul(ty.block_bytes) / ty.block_elements;
+    if ty.block_elements() > 1 && row_elements.checked_mul(ty.block_bytes()).is_none() {
+        let wrapped_bytes = row_elements.wrapping_mul(ty.block_bytes()) / ty.block_elements();
         return Err(Defect::RowSizeWraps { name: label(name), type_name, row_elements, row_bytes, wrapped_bytes });
     }
     ty.tensor_bytes(&dims).ok_or_else(overflow)
@@ -404,7 +409,7 @@ pub(crate) fn bounds(bytes: &[u8], file_len: u64, walked: &mut Walked) -> Result
         for _ in 0..dimensions {
             shape.push(cursor.u64(Field::Dimension)?);
         }
-        let kind = u32::try_from(cursor.i32(Field::TensorType)?).ok().and_then(types::by_id);
+        let kind = u32::try_from(cursor.i32(Field::TensorType)?).ok().and_then(GgmlType::from_id);
         let offset = cursor.u64(Field::TensorOffset)?;
         let end = offset.saturating_add(kind.and_then(|kind| kind.tensor_bytes(&shape)).unwrap_or(0));
         if last.is_none_or(|(_, most, _)| end > most) {
@@ -421,7 +426,7 @@ pub(crate) fn bounds(bytes: &[u8], file_len: u64, walked: &mut Walked) -> Result
 
 /// Where the data starts and how long it is (padding included), after checking that every tensor lies
 /// where the sizes before it put it and that the file holds them all.
-fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) -> Result<(u64, u64)> {
+fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [Placed]) -> Result<(u64, u64)> {
     let directory_end = cursor.at();
     let file_len = cursor.file_len;
     if tensors.is_empty() {
@@ -435,27 +440,27 @@ fn layout(cursor: &Cursor<'_>, alignment: u32, tensors: &mut [TensorEntry<'_>]) 
     }
     let mut sum = 0_u64;
     let mut truncated = None;
-    for tensor in tensors.iter_mut() {
-        let name = || label(tensor.name);
+    for (tensor, at, offset_at) in tensors.iter_mut() {
+        let name = || label(&tensor.name);
         if tensor.offset != sum {
             let defect = Defect::OffsetMismatch { name: name(), found: tensor.offset, expected: sum };
-            return Err(GgufError::new(tensor.offset_at, defect));
+            return Err(GgufError::new(*offset_at, defect));
         }
-        let padded_size = tensor.size.checked_next_multiple_of(alignment_bytes).ok_or_else(|| {
-            let defect = Defect::PaddedSizeOverflow { name: name(), size: tensor.size, alignment };
-            GgufError::new(tensor.at, defect)
+        let padded_size = tensor.size_bytes.checked_next_multiple_of(alignment_bytes).ok_or_else(|| {
+            let defect = Defect::PaddedSizeOverflow { name: name(), size: tensor.size_bytes, alignment };
+            GgufError::new(*at, defect)
         })?;
-        let next =
-            sum.checked_add(padded_size).filter(|next| next.checked_add(data_offset).is_some()).ok_or_else(|| {
-                GgufError::new(tensor.at, Defect::DataSizeOverflow { name: name(), before: sum, padded_size })
-            })?;
+        let next = sum
+            .checked_add(padded_size)
+            .filter(|next| next.checked_add(data_offset).is_some())
+            .ok_or_else(|| GgufError::new(*at, Defect::DataSizeOverflow { name: name(), before: sum, padded_size }))?;
         // Both sums are below `data_offset + next`, which fits.
-        let end = data_offset + sum + tensor.size;
+        let end = data_offset + sum + tensor.size_bytes;
         if truncated.is_none() && end > file_len {
             let defect = Defect::DataTruncated { name: name(), needed: end, file_len };
             truncated = Some(GgufError::new((data_offset + sum).min(file_len), defect));
         }
-        tensor.data_offset = data_offset + sum;
+        tensor.offset = data_offset + sum;
         sum = next;
     }
     // Reported last, so that a wrong offset is named even in a file that is also short.

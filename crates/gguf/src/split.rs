@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::directory::{Directory, TensorInfo};
+use crate::directory::{Directory, Tensor};
 use crate::error::label;
 use crate::file::{DEFAULT_DIRECTORY_LIMIT, GgufFile, OpenError};
 use crate::parse::ALIGNMENT_KEY;
@@ -55,20 +55,11 @@ impl fmt::Display for ShardName {
     }
 }
 
-/// A tensor of a model and the file it is in.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelTensor {
-    /// Index into [`SplitModel::files`].
-    pub file_index: usize,
-    /// The tensor; its offsets are those in its file.
-    pub info: TensorInfo,
-}
-
 /// One model, whether in one file or in several.
 #[derive(Debug)]
 pub struct SplitModel {
     files: Vec<GgufFile>,
-    tensors: Vec<ModelTensor>,
+    tensors: Vec<Tensor>,
 }
 
 impl SplitModel {
@@ -96,14 +87,25 @@ impl SplitModel {
     }
 
     /// The tensors in the order of files and, in each, of the file.
-    pub fn tensors(&self) -> &[ModelTensor] {
+    pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }
 
     /// The tensor of a name, compared byte by byte.
-    pub fn tensor(&self, name: impl AsRef<[u8]>) -> Option<&ModelTensor> {
+    pub fn tensor(&self, name: impl AsRef<[u8]>) -> Option<&Tensor> {
         let name = name.as_ref();
-        self.tensors.iter().find(|tensor| tensor.info.name == name)
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// The bytes of one of this model's tensors: see [`GgufFile::read_tensor`].
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// The tensor is of a model of more files.
+    pub fn read_tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, OpenError> {
+        self.files[tensor.file_index].read_tensor(tensor)
     }
 
     /// The directory of the first file, with the model's metadata. Parses it again: see [`GgufFile::directory`].
@@ -145,7 +147,7 @@ impl SplitModel {
                 }
                 other => other.into(),
             })?;
-            budget = budget.saturating_sub(file.owned().header.directory_bytes);
+            budget = budget.saturating_sub(file.header().directory_bytes);
             let keys = SplitKeys::read(&path, &file.directory())?;
             let shard_total = keys.check_against(&path, number, name.count)?;
             match files.first() {
@@ -208,7 +210,7 @@ fn key_type(path: &Path, key: &'static str, value: &Value<'_>, expected: ValueTy
 /// The alignment is each file's own.
 fn check_same_model(first: &GgufFile, later: &GgufFile) -> Result<(), SplitError> {
     let paths = || (later.path().to_owned(), first.path().to_owned());
-    let (expected, found) = (first.owned().header.version, later.owned().header.version);
+    let (expected, found) = (first.header().version, later.header().version);
     if found != expected {
         let (path, first) = paths();
         return Err(SplitError::VersionDisagrees { path, first, found, expected });
@@ -235,19 +237,19 @@ fn check_same_model(first: &GgufFile, later: &GgufFile) -> Result<(), SplitError
 }
 
 /// All tensors in order, each name once.
-fn join(files: &[GgufFile]) -> Result<Vec<ModelTensor>, SplitError> {
+fn join(files: &[GgufFile]) -> Result<Vec<Tensor>, SplitError> {
     let mut seen: HashMap<&[u8], &GgufFile> = HashMap::new();
     let mut tensors = Vec::new();
     for (file_index, file) in files.iter().enumerate() {
-        for info in &file.owned().tensors {
-            if let Some(first) = seen.insert(&info.name, file) {
+        for tensor in file.tensors() {
+            if let Some(first) = seen.insert(&tensor.name, file) {
                 return Err(SplitError::DuplicateTensor {
                     path: file.path().to_owned(),
                     first: first.path().to_owned(),
-                    name: label(&info.name),
+                    name: label(&tensor.name),
                 });
             }
-            tensors.push(ModelTensor { file_index, info: info.clone() });
+            tensors.push(Tensor { file_index, ..tensor.clone() });
         }
     }
     Ok(tensors)

@@ -11,7 +11,7 @@ use crate::encode::{self, MetadataValue};
 use crate::error::GgufError;
 use crate::parse::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use crate::split::{SPLIT_COUNT_KEY, SPLIT_NO_KEY, SPLIT_TENSORS_KEY, ShardName};
-use crate::types;
+use crate::types::GgmlType;
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -31,13 +31,13 @@ pub enum WriteError {
     /// What was asked for is no valid GGUF.
     #[error("the file would be invalid: {0}")]
     Invalid(#[from] GgufError),
-    /// A tensor's type and shape have no size: unknown type, partial block or overflow.
-    #[error("tensor '{name}' has no size: type {type_id}, shape {shape:?}")]
+    /// A tensor's type and shape have no size: partial block or overflow.
+    #[error("tensor '{name}' has no size: type {type_name}, shape {shape:?}")]
     NoSize {
         /// The tensor, escaped.
         name: String,
         /// Its type.
-        type_id: u32,
+        type_name: &'static str,
         /// Its shape.
         shape: Vec<u64>,
     },
@@ -89,18 +89,18 @@ impl From<Vec<u8>> for TensorData<'_> {
 }
 
 #[derive(Debug)]
-struct Tensor<'a> {
+struct Pending<'a> {
     name: Vec<u8>,
-    type_id: u32,
+    ggml_type: GgmlType,
     shape: Vec<u64>,
     data: TensorData<'a>,
 }
 
-impl Tensor<'_> {
+impl Pending<'_> {
     fn size(&self) -> Result<u64, WriteError> {
-        types::by_id(self.type_id).and_then(|ty| ty.tensor_bytes(&self.shape)).ok_or_else(|| WriteError::NoSize {
+        self.ggml_type.tensor_bytes(&self.shape).ok_or_else(|| WriteError::NoSize {
             name: crate::error::label(&self.name),
-            type_id: self.type_id,
+            type_name: self.ggml_type.name(),
             shape: self.shape.clone(),
         })
     }
@@ -113,7 +113,7 @@ impl Tensor<'_> {
 pub struct GgufWriter<'a> {
     alignment: Option<u32>,
     metadata: Vec<(Vec<u8>, MetadataValue)>,
-    tensors: Vec<Tensor<'a>>,
+    tensors: Vec<Pending<'a>>,
 }
 
 impl<'a> GgufWriter<'a> {
@@ -134,16 +134,16 @@ impl<'a> GgufWriter<'a> {
         self
     }
 
-    /// Adds a tensor: ggml type (see [`types`]), shape with the fastest axis first, data.
+    /// Adds a tensor: its type, shape with the fastest axis first, data.
     pub fn tensor(
         &mut self,
         name: impl AsRef<[u8]>,
-        type_id: u32,
+        ggml_type: GgmlType,
         shape: &[u64],
         data: impl Into<TensorData<'a>>,
     ) -> &mut Self {
         let (name, shape) = (name.as_ref().to_vec(), shape.to_vec());
-        self.tensors.push(Tensor { name, type_id, shape, data: data.into() });
+        self.tensors.push(Pending { name, ggml_type, shape, data: data.into() });
         self
     }
 
@@ -153,7 +153,7 @@ impl<'a> GgufWriter<'a> {
     /// If the file would be invalid (nothing is written then), if a tensor's data has another length than
     /// its type and shape say, or if the sink fails.
     pub fn write_to(self, sink: &mut impl Write) -> Result<u64, WriteError> {
-        let sizes = self.tensors.iter().map(Tensor::size).collect::<Result<Vec<_>, _>>()?;
+        let sizes = self.tensors.iter().map(Pending::size).collect::<Result<Vec<_>, _>>()?;
         let alignment = u64::from(self.alignment.unwrap_or(DEFAULT_ALIGNMENT)).max(1);
         let (head, padding, file_len) = self.head(&sizes, alignment);
         Directory::from_bytes(&head, file_len)?;
@@ -271,7 +271,7 @@ impl<'a> GgufWriter<'a> {
             for n in &tensor.shape {
                 out.extend_from_slice(&n.to_le_bytes());
             }
-            out.extend_from_slice(&tensor.type_id.to_le_bytes());
+            out.extend_from_slice(&tensor.ggml_type.id().to_le_bytes());
             out.extend_from_slice(&offset.to_le_bytes());
             offset = offset.saturating_add(size.checked_next_multiple_of(alignment).unwrap_or(u64::MAX));
         }
@@ -281,7 +281,7 @@ impl<'a> GgufWriter<'a> {
     }
 }
 
-impl Tensor<'_> {
+impl Pending<'_> {
     fn data_size(&self, found: u64, expected: u64) -> WriteError {
         WriteError::DataSize { name: crate::error::label(&self.name), found, expected }
     }

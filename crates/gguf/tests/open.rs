@@ -4,11 +4,10 @@ mod common;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
-use b70_gguf::{DEFAULT_DIRECTORY_LIMIT, GgufFile, GgufWriter, OpenError, TensorData, Value, WriteError, types};
+use b70_gguf::{DEFAULT_DIRECTORY_LIMIT, GgmlType, GgufFile, GgufWriter, OpenError, TensorData, Value, WriteError};
 use common::{Raw, array, entry, raw_tensor, sample};
 
 #[test]
@@ -18,23 +17,20 @@ fn a_small_file() {
     fs::write(&path, sample()).expect("written");
     let file = GgufFile::open(&path).expect("valid");
     assert_eq!(file.path(), path);
-    let header = file.owned().header;
+    let header = file.header();
     assert_eq!((header.version, header.tensor_count, header.metadata_count, header.alignment), (3, 4, 17, 64));
     assert_eq!(header.file_size, sample().len() as u64);
     assert_eq!(file.directory().get("string").and_then(Value::as_str), Some("naïve"));
 
-    let q = file.owned().tensor("q").expect("written");
-    assert_eq!((q.shape.as_slice(), q.type_id, q.type_name, q.size_bytes), (&[64, 3][..], 2, "Q4_0", 108));
-    assert_eq!((q.offset_in_data, q.absolute_offset), (0, header.data_offset));
-    let mut data = vec![0; 108];
-    file.file().read_exact_at(&mut data, q.absolute_offset).expect("readable");
-    assert!(data.iter().copied().eq(0..108));
+    let q = file.tensor("q").expect("written");
+    assert_eq!((q.shape.as_slice(), q.ggml_type, q.size_bytes), (&[64, 3][..], GgmlType::Q4_0, 108));
+    assert_eq!(q.offset, header.data_offset);
+    assert!(file.read_tensor(q).expect("readable").iter().copied().eq(0..108));
 }
 
 #[test]
-fn the_owned_directory_may_cross_threads() {
+fn open_files_may_cross_threads() {
     fn check<T: Send + Sync + 'static>() {}
-    check::<b70_gguf::OwnedDirectory>();
     check::<GgufFile>();
     check::<b70_gguf::SplitModel>();
 }
@@ -47,13 +43,13 @@ fn a_directory_longer_than_the_first_reads() {
     let mut writer = GgufWriter::new();
     writer.metadata("tokens", tokens).metadata("scores", vec![0.5_f32; 250_000]).tensor(
         "w",
-        types::Q8_0,
+        GgmlType::Q8_0,
         &[32, 4],
         TensorData::Zeros,
     );
     let length = writer.write_file(&path).expect("written");
     let file = GgufFile::open(&path).expect("valid");
-    let header = file.owned().header;
+    let header = file.header();
     assert_eq!(header.file_size, length);
     assert!(header.directory_bytes > 4 << 20);
     let directory = file.directory();
@@ -87,7 +83,7 @@ fn a_terabyte_of_data_costs_nothing() {
     let mut file = File::create(&path).expect("created");
     file.write_all(&raw.bytes()).expect("written");
     file.set_len(raw.bytes().len() as u64 + (1 << 40)).expect("sparse");
-    assert_eq!(GgufFile::open(&path).expect("valid").owned().tensors[0].size_bytes, 1 << 40);
+    assert_eq!(GgufFile::open(&path).expect("valid").tensors()[0].size_bytes, 1 << 40);
     file.set_len(raw.bytes().len() as u64 + (1 << 40) - 1).expect("sparse");
     GgufFile::open(&path).expect_err("one byte short");
 }
@@ -133,7 +129,7 @@ fn a_writer_that_fails_leaves_nothing() {
     }));
     for (data, found) in [(short, 17), (long, 19), (vec![0; 3].into(), 3)] {
         let mut writer = GgufWriter::new();
-        writer.tensor("w", types::Q4_0, &[32], data);
+        writer.tensor("w", GgmlType::Q4_0, &[32], data);
         let error = writer.write_file(&path).expect_err("wrong length");
         assert!(
             matches!(&error, WriteError::DataSize { found: f, expected: 18, .. } if *f == found),
@@ -149,8 +145,8 @@ fn a_writer_that_fails_leaves_nothing() {
     writer.alignment(24);
     assert!(matches!(writer.write_file(&path), Err(WriteError::Invalid(_))));
     let mut writer = GgufWriter::new();
-    writer.tensor("w", 4, &[32], TensorData::Zeros);
-    assert!(matches!(writer.write_file(&path), Err(WriteError::NoSize { type_id: 4, .. })));
+    writer.tensor("w", GgmlType::Q4_0, &[33], TensorData::Zeros);
+    assert!(matches!(writer.write_file(&path), Err(WriteError::NoSize { type_name: "Q4_0", .. })));
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
 
     // An existing file is refused and kept.
@@ -169,9 +165,9 @@ fn a_file_cut_after_it_was_opened_is_noticed_by_its_reader() {
     let mut writer = OpenOptions::new().write(true).open(&path).expect("writable");
     writer.set_len(100).expect("cut");
     writer.seek(SeekFrom::End(0)).expect("seekable");
-    let q = file.owned().tensor("q").expect("written");
-    let mut data = vec![0; 108];
-    assert!(file.file().read_exact_at(&mut data, q.absolute_offset).is_err());
+    let q = file.tensor("q").expect("written");
+    let error = file.read_tensor(q).expect_err("cut");
+    assert!(error.to_string().contains("cannot read a tensor of"), "{error}");
     // The directory is in memory.
     assert_eq!(file.directory().tensors().len(), 4);
 }

@@ -207,7 +207,7 @@ fn tensor_types() {
     for found in [43, -1, i32::MAX, i32::MIN] {
         refused(&one(&[32], found), 45, &Defect::UnknownTensorType { name: name(), found });
     }
-    for (id, former_name) in b70_gguf::types::REMOVED {
+    for (id, former_name) in b70_gguf::GgmlType::REMOVED {
         let defect = Defect::RemovedTensorType { name: name(), id: *id, former_name };
         refused(&one(&[32], *id as i32), 45, &defect);
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use b70_gguf::{
-    GgufWriter, MetadataValue, OpenError, ShardName, SplitError, SplitModel, TensorData, Value, ValueType, types,
+    GgmlType, GgufWriter, MetadataValue, OpenError, ShardName, SplitError, SplitModel, TensorData, Value, ValueType,
 };
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ fn split(folder: &Path) -> Vec<PathBuf> {
     let mut writer = GgufWriter::new();
     writer.metadata("general.architecture", "llama");
     for i in 0..7_u8 {
-        writer.tensor(format!("t{i}"), types::I8, &[10 + u64::from(i)], vec![i; 10 + usize::from(i)]);
+        writer.tensor(format!("t{i}"), GgmlType::I8, &[10 + u64::from(i)], vec![i; 10 + usize::from(i)]);
     }
     writer.write_split(folder, "model", 3).expect("written")
 }
@@ -29,7 +29,7 @@ fn shard(path: &Path, keys: &[(&str, MetadataValue)], tensors: &[&str]) {
         writer.metadata(key, value.clone());
     }
     for name in tensors {
-        writer.tensor(name, types::I8, &[4], TensorData::Zeros);
+        writer.tensor(name, GgmlType::I8, &[4], TensorData::Zeros);
     }
     if path.exists() {
         fs::remove_file(path).expect("removable");
@@ -50,15 +50,13 @@ fn any_shard_gives_the_whole_model() {
         let model = SplitModel::open(path).expect("valid");
         let files: Vec<_> = model.files().iter().map(b70_gguf::GgufFile::path).collect();
         assert_eq!(files, paths);
-        let places: Vec<_> = model.tensors().iter().map(|t| (t.info.name().expect("text"), t.file_index)).collect();
+        let places: Vec<_> = model.tensors().iter().map(|t| (t.name().expect("text"), t.file_index)).collect();
         assert_eq!(places, [("t0", 0), ("t1", 0), ("t2", 0), ("t3", 1), ("t4", 1), ("t5", 1), ("t6", 2)]);
         assert_eq!(model.directory().get("general.architecture").and_then(Value::as_str), Some("llama"));
         // Each file has offsets of its own.
         let t6 = model.tensor("t6").expect("written");
-        assert_eq!(t6.info.offset_in_data, 0);
-        let bytes = fs::read(&paths[2]).expect("readable");
-        let start = t6.info.absolute_offset as usize;
-        assert_eq!(&bytes[start..start + 16], [6; 16]);
+        assert_eq!(t6.offset, model.files()[2].header().data_offset);
+        assert_eq!(model.read_tensor(t6).expect("readable"), [6; 16]);
     }
 }
 
@@ -223,7 +221,7 @@ fn a_split_is_never_left_half_written() {
     fs::write(&blocker, "in the way").expect("written");
     let mut writer = GgufWriter::new();
     for i in 0..7 {
-        writer.tensor(format!("t{i}"), types::F32, &[1], TensorData::Zeros);
+        writer.tensor(format!("t{i}"), GgmlType::F32, &[1], TensorData::Zeros);
     }
     writer.write_split(folder.path(), "model", 3).expect_err("the third name is taken");
     let left: Vec<_> = fs::read_dir(folder.path()).expect("readable").map(|e| e.expect("readable").path()).collect();

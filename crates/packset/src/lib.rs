@@ -61,7 +61,7 @@ pub use inspect::{InspectStatus, InspectedTensor, Inspection, inspect};
 pub use keys::{KeyRow, KeyTable, plan_keys, set_identity, tensor_identity};
 pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
-pub use model::{Model, ModelTensor};
+pub use model::Model;
 pub use output::output_schemas;
 pub use plan::{Plan, SelectedTensor, Selection, SkippedTensor};
 #[doc(hidden)]

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel};
+use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel, Tensor};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
 use b70_store::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, What, hash_file, identity_of};
@@ -21,29 +21,7 @@ use crate::error::PackError;
 pub struct Model {
     path: PathBuf,
     split: SplitModel,
-    tensors: Vec<ModelTensor>,
     opened: Vec<FileIdentity>,
-}
-
-/// A tensor of a model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelTensor {
-    /// Its name; bytes that are not UTF-8 are replaced, and then `name_is_text` is false.
-    pub name: String,
-    /// Whether the name is UTF-8.
-    pub name_is_text: bool,
-    /// ggml's type id.
-    pub type_id: u32,
-    /// The type's short name, `Q4_0`.
-    pub type_name: String,
-    /// Dimensions, fastest first.
-    pub shape: Vec<u64>,
-    /// The file it lies in, 0-based.
-    pub file_index: usize,
-    /// Absolute offset in that file, in bytes.
-    pub offset: u64,
-    /// Size in bytes, without padding.
-    pub size_bytes: u64,
 }
 
 impl Model {
@@ -52,21 +30,7 @@ impl Model {
         let split = SplitModel::open(path).map_err(|error| refusal(error, path))?;
         let opened = split.files().iter().map(|file| identity_of(file.file(), file.path()));
         let opened = opened.collect::<Result<_, _>>()?;
-        let tensors = split
-            .tensors()
-            .iter()
-            .map(|tensor| ModelTensor {
-                name: tensor.info.name_lossy().into_owned(),
-                name_is_text: tensor.info.name().is_ok(),
-                type_id: tensor.info.type_id,
-                type_name: tensor.info.type_name.to_owned(),
-                shape: tensor.info.shape.clone(),
-                file_index: tensor.file_index,
-                offset: tensor.info.absolute_offset,
-                size_bytes: tensor.info.size_bytes,
-            })
-            .collect();
-        Ok(Self { path: path.to_path_buf(), split, tensors, opened })
+        Ok(Self { path: path.to_path_buf(), split, opened })
     }
 
     /// The path as given.
@@ -85,20 +49,20 @@ impl Model {
     }
 
     /// The tensors in file order.
-    pub fn tensors(&self) -> &[ModelTensor] {
-        &self.tensors
+    pub fn tensors(&self) -> &[Tensor] {
+        self.split.tensors()
     }
 
     /// Bytes of all files.
     pub fn size_bytes(&self) -> u64 {
-        self.split.files().iter().map(|file| file.owned().header.file_size).sum()
+        self.split.files().iter().map(|file| file.header().file_size).sum()
     }
 
     /// Facts of the directory: those of the first file, with tensors and sizes of all.
     pub fn facts(&self) -> GgufFacts {
         let mut facts = self.split.files().first().map_or_else(GgufFacts::default, file_facts);
         if self.is_split() {
-            facts.tensor_count = self.tensors.len() as u64;
+            facts.tensor_count = self.tensors().len() as u64;
             facts.file_size = self.size_bytes();
             let files: Vec<_> = self
                 .split
@@ -113,7 +77,7 @@ impl Model {
 
     /// What is unusual about the files and does not matter here.
     pub(crate) fn remarks(&self) -> Vec<String> {
-        let missing = self.split.files().iter().map(|file| (file.path(), file.owned().header.missing_padding_bytes()));
+        let missing = self.split.files().iter().map(|file| (file.path(), file.header().missing_padding_bytes()));
         missing
             .filter(|(_, bytes)| *bytes > 0)
             .map(|(path, bytes)| {
@@ -142,7 +106,7 @@ impl Model {
 
     /// Bytes of a file when it was opened.
     pub(crate) fn file_size(&self, index: usize) -> u64 {
-        self.split.files()[index].owned().header.file_size
+        self.split.files()[index].header().file_size
     }
 
     pub(crate) fn file(&self, index: usize) -> (&File, &Path) {
@@ -172,7 +136,7 @@ impl Model {
     /// name, a NUL byte and the 32 raw bytes of its SHA-256: the rule by which a folder of files is identified.
     pub fn sha256(&self, progress: &Progress<'_>) -> Result<Sha256Hex, PackError> {
         let one = |file: &GgufFile| {
-            let job = Job { source: Source::File(file.file(), file.path()), size: Some(file.owned().header.file_size) };
+            let job = Job { source: Source::File(file.file(), file.path()), size: Some(file.header().file_size) };
             let digests = hash_file(job, What::Sha256, progress)?;
             Ok::<_, PackError>(digests.sha256.expect("SHA-256 was asked for"))
         };
@@ -261,7 +225,7 @@ fn refusal(error: SplitError, path: &Path) -> PackError {
 }
 
 fn file_facts(file: &GgufFile) -> GgufFacts {
-    let header = &file.owned().header;
+    let header = file.header();
     GgufFacts {
         version: u64::from(header.version),
         tensor_count: header.tensor_count,

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
+use b70_gguf::Tensor;
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
 use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What};
@@ -15,7 +16,7 @@ use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What};
 use crate::buffer::Growing;
 use crate::error::PackError;
 use crate::layout::{Layout, MatrixShape, Threads};
-use crate::model::{Model, ModelTensor};
+use crate::model::Model;
 use crate::plan::{SelectedTensor, check_working_set};
 use crate::set::payload_name;
 
@@ -150,7 +151,7 @@ pub(crate) fn compare_with_source(
     entry: &TensorPack,
     layout: &dyn Layout,
     model: &Model,
-    source: &ModelTensor,
+    source: &Tensor,
     pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Result<Option<u64>, PackError> {

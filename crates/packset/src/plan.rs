@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use b70_gguf::Tensor;
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PackError, TensorProblem};
 use crate::layout::{BuiltInPlan, Layout, MatrixShape};
-use crate::model::{Model, ModelTensor};
+use crate::model::Model;
 
 /// The largest row group the packer works on: 16 rows of 1.8 million elements in Q4_0.
 const MAX_GROUP_BYTES: u64 = 16 << 20;
@@ -213,6 +214,14 @@ pub struct SelectedTensor {
     pub size_bytes: u64,
 }
 
+impl SelectedTensor {
+    fn of(tensor: &Tensor, slot: u64, shape: MatrixShape) -> Self {
+        let name = tensor.name_lossy().into_owned();
+        let &Tensor { file_index, offset, size_bytes, .. } = tensor;
+        Self { slot, name, shape, file_index, offset, size_bytes }
+    }
+}
+
 /// A tensor that is left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkippedTensor {
@@ -227,20 +236,10 @@ pub struct SkippedTensor {
     pub reason: String,
 }
 
-impl ModelTensor {
-    fn selected(&self, slot: u64, shape: MatrixShape) -> SelectedTensor {
-        SelectedTensor {
-            slot,
-            name: self.name.clone(),
-            shape,
-            file_index: self.file_index,
-            offset: self.offset,
-            size_bytes: self.size_bytes,
-        }
-    }
-
-    fn skipped(&self, reason: String) -> SkippedTensor {
-        SkippedTensor { name: self.name.clone(), type_name: self.type_name.clone(), shape: self.shape.clone(), reason }
+impl SkippedTensor {
+    fn of(tensor: &Tensor, reason: String) -> Self {
+        let (name, type_name) = (tensor.name_lossy().into_owned(), tensor.ggml_type.name().to_owned());
+        Self { name, type_name, shape: tensor.shape.clone(), reason }
     }
 }
 
@@ -252,11 +251,11 @@ fn select_every(
     let (mut selected, mut skipped) = (Vec::new(), Vec::new());
     for tensor in model.tensors() {
         match eligible(tensor, layout) {
-            Err(reason) => skipped.push(tensor.skipped(reason)),
+            Err(reason) => skipped.push(SkippedTensor::of(tensor, reason)),
             Ok(_) if !nameable(tensor) => {
-                problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name) });
+                problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name_lossy()) });
             }
-            Ok(shape) => selected.push(tensor.selected(selected.len() as u64, shape)),
+            Ok(shape) => selected.push(SelectedTensor::of(tensor, selected.len() as u64, shape)),
         }
     }
     (selected, skipped)
@@ -268,21 +267,21 @@ fn select_listed(
     layout: &dyn Layout,
     problems: &mut Vec<TensorProblem>,
 ) -> (Vec<SelectedTensor>, Vec<SkippedTensor>) {
-    let by_name: HashMap<&str, &ModelTensor> =
-        model.tensors().iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let by_name: HashMap<&[u8], &Tensor> =
+        model.tensors().iter().map(|tensor| (tensor.name.as_slice(), tensor)).collect();
     let mut selected = Vec::new();
     let mut taken = std::collections::HashSet::new();
     for (slot, name, rule) in expand(rules) {
-        let Some(tensor) = by_name.get(name.as_str()) else {
+        let Some(tensor) = by_name.get(name.as_bytes()) else {
             problems.push(TensorProblem::Missing { name, slot });
             continue;
         };
-        taken.insert(tensor.name.as_str());
+        taken.insert(&tensor.name);
         let source = layout.source_type();
-        if tensor.type_id != source.id {
+        if tensor.ggml_type.id() != source.id {
             problems.push(TensorProblem::Type {
                 name,
-                found: tensor.type_name.clone(),
+                found: tensor.ggml_type.name().to_owned(),
                 expected: source.name.trim_start_matches("GGML_TYPE_").to_owned(),
             });
             continue;
@@ -296,27 +295,27 @@ fn select_listed(
             continue;
         }
         match eligible(tensor, layout) {
-            Ok(shape) if nameable(tensor) => selected.push(tensor.selected(slot, shape)),
-            Ok(_) => problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name) }),
+            Ok(shape) if nameable(tensor) => selected.push(SelectedTensor::of(tensor, slot, shape)),
+            Ok(_) => problems.push(TensorProblem::Name { name: format!("{:?}", tensor.name_lossy()) }),
             Err(reason) => problems.push(wrong_shape(reason)),
         }
     }
     let skipped = model
         .tensors()
         .iter()
-        .filter(|tensor| !taken.contains(tensor.name.as_str()) && tensor.type_id == layout.source_type().id)
-        .map(|tensor| tensor.skipped("not named by the plan".to_owned()))
+        .filter(|tensor| !taken.contains(&tensor.name) && tensor.ggml_type.id() == layout.source_type().id)
+        .map(|tensor| SkippedTensor::of(tensor, "not named by the plan".to_owned()))
         .collect();
     (selected, skipped)
 }
 
 /// The shape of a tensor that the layout can take, or the reason it cannot.
-fn eligible(tensor: &ModelTensor, layout: &dyn Layout) -> Result<MatrixShape, String> {
+fn eligible(tensor: &Tensor, layout: &dyn Layout) -> Result<MatrixShape, String> {
     let source = layout.source_type();
-    if tensor.type_id != source.id {
+    if tensor.ggml_type.id() != source.id {
         return Err(format!(
             "type {}; the layout packs {}",
-            tensor.type_name,
+            tensor.ggml_type.name(),
             source.name.trim_start_matches("GGML_TYPE_")
         ));
     }
@@ -339,8 +338,8 @@ pub(crate) fn check_working_set(shape: MatrixShape, layout: &dyn Layout) -> Resu
 }
 
 /// Whether a name can stand in a tab-separated line of UTF-8.
-fn nameable(tensor: &ModelTensor) -> bool {
-    tensor.name_is_text && !tensor.name.is_empty() && !tensor.name.chars().any(char::is_control)
+fn nameable(tensor: &Tensor) -> bool {
+    tensor.name().is_ok_and(|name| !name.is_empty() && !name.chars().any(char::is_control))
 }
 
 pub(crate) fn shape_text(shape: &[u64]) -> String {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use b70_gguf::types;
+use b70_gguf::GgmlType;
 use b70_packset::{SetDir, unpack_in};
 use b70_store::{LeasedFile, Progress};
 use common::Lab;
@@ -27,7 +27,7 @@ fn fixed(set: &Path) -> BTreeMap<String, Vec<u8>> {
 fn check(shapes: &[[u64; 2]], worker_set: u64, jobs: usize) {
     let names: Vec<String> = (0..shapes.len()).map(|index| format!("t{index}")).collect();
     let tensors: Vec<_> =
-        names.iter().zip(shapes).map(|(name, shape)| (name.as_bytes(), types::Q4_0, &shape[..])).collect();
+        names.iter().zip(shapes).map(|(name, shape)| (name.as_bytes(), GgmlType::Q4_0, &shape[..])).collect();
     let lab = Lab::with(&tensors);
     let whole = lab.prepare("whole", 1, None);
     let banded = lab.prepare("banded", jobs, Some(worker_set));
@@ -63,8 +63,11 @@ fn a_last_band_shorter_than_the_others() {
 #[test]
 fn a_model_that_somebody_has_open_for_writing_is_copied() {
     let shapes = [[4096, 64], [512, 272], [64, 48]];
-    let tensors: Vec<_> =
-        ["a", "b", "c"].iter().zip(&shapes).map(|(name, shape)| (name.as_bytes(), types::Q4_0, &shape[..])).collect();
+    let tensors: Vec<_> = ["a", "b", "c"]
+        .iter()
+        .zip(&shapes)
+        .map(|(name, shape)| (name.as_bytes(), GgmlType::Q4_0, &shape[..]))
+        .collect();
     let lab = Lab::with(&tensors);
     let in_place = lab.prepare("in-place", 2, None);
     let writer = fs::OpenOptions::new().append(true).open(&lab.path).expect("opens");

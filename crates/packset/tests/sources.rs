@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use b70_gguf::types;
+use b70_gguf::GgmlType;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::{Explain as _, Sha256Hex};
 use b70_packset::{Model, ModelHash, PackError, PrepareOptions, Prepared, model_hash, prepare};
@@ -49,7 +49,7 @@ fn a_spec_and_an_argument_that_disagree_are_refused() {
 /// Eight tensors, so that some are read after others have been packed.
 fn eight() -> Lab {
     let names: Vec<String> = (0..8).map(|index| format!("t{index}")).collect();
-    let tensors: Vec<_> = names.iter().map(|name| (name.as_bytes(), types::Q4_0, &[512_u64, 64][..])).collect();
+    let tensors: Vec<_> = names.iter().map(|name| (name.as_bytes(), GgmlType::Q4_0, &[512_u64, 64][..])).collect();
     Lab::with(&tensors)
 }
 

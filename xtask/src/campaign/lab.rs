@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use b70_gguf::{GgufWriter, types};
+use b70_gguf::{GgmlType, GgufWriter};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
@@ -185,13 +185,13 @@ pub(crate) struct Lab {
     until: Instant,
 }
 
-const TENSORS: [(&[u8], u32, &[u64]); 6] = [
-    (b"token_embd.weight", types::Q4_0, &[256, 128]),
-    (b"blk.0.ffn_up.weight", types::Q4_0, &[256, 512]),
-    (b"blk.0.ffn_down.weight", types::Q4_0, &[512, 256]),
-    (b"blk.0.attn_norm.weight", types::F32, &[256]),
-    (b"blk.1.ffn_up.weight", types::Q4_0, &[256, 512]),
-    (b"output.weight", types::F16, &[64, 16]),
+const TENSORS: [(&[u8], GgmlType, &[u64]); 6] = [
+    (b"token_embd.weight", GgmlType::Q4_0, &[256, 128]),
+    (b"blk.0.ffn_up.weight", GgmlType::Q4_0, &[256, 512]),
+    (b"blk.0.ffn_down.weight", GgmlType::Q4_0, &[512, 256]),
+    (b"blk.0.attn_norm.weight", GgmlType::F32, &[256]),
+    (b"blk.1.ffn_up.weight", GgmlType::Q4_0, &[256, 512]),
+    (b"output.weight", GgmlType::F16, &[64, 16]),
 ];
 
 impl Lab {
@@ -206,7 +206,7 @@ impl Lab {
         writer.metadata("general.architecture", "llama");
         let mut numbers = Numbers(7);
         for (name, kind, shape) in TENSORS {
-            let size = types::by_id(kind).and_then(|kind| kind.tensor_bytes(shape)).unwrap_or(0);
+            let size = kind.tensor_bytes(shape).unwrap_or(0);
             let bytes: Vec<u8> = (0..size).map(|_| numbers.next().to_le_bytes()[0]).collect();
             writer.tensor(name, kind, shape, bytes);
         }

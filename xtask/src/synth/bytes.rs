@@ -8,7 +8,7 @@ use b70_gguf::GgmlType;
 /// The types that can be filled.
 pub(super) const KINDS: [&str; 4] = ["F32", "F16", "Q4_0", "Q4_1"];
 
-pub(super) fn can_fill(ggml_type: &GgmlType) -> bool {
+pub(super) fn can_fill(ggml_type: GgmlType) -> bool {
     KINDS.contains(&ggml_type.name())
 }
 
@@ -29,7 +29,7 @@ enum Kind {
 
 impl Stream {
     /// The stream of tensor number `index` of the model with this seed; `None` for a type that cannot be filled.
-    pub(super) fn new(ggml_type: &GgmlType, seed: u64, index: u64) -> Option<Self> {
+    pub(super) fn new(ggml_type: GgmlType, seed: u64, index: u64) -> Option<Self> {
         let kind = match ggml_type.name() {
             "F32" => Kind::F32,
             "F16" => Kind::F16,
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn stream(name: &str, seed: u64, index: u64) -> Stream {
-        Stream::new(b70_gguf::types::by_name(name).expect(name), seed, index).expect(name)
+        Stream::new(b70_gguf::GgmlType::from_name(name).expect(name), seed, index).expect(name)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_gguf::{GgmlType, types};
+use b70_gguf::GgmlType;
 use serde::Deserialize;
 
 use crate::failure::Failure;
@@ -38,7 +38,7 @@ struct Entry {
 #[derive(Debug)]
 pub(super) struct Tensor {
     pub name: String,
-    pub ggml_type: &'static GgmlType,
+    pub ggml_type: GgmlType,
     pub shape: Vec<u64>,
     pub size_bytes: u64,
 }
@@ -90,7 +90,7 @@ impl Geometry {
 
 impl Entry {
     fn tensor(&self, name: String) -> Result<Tensor, Failure> {
-        let found = types::by_name(&self.r#type).filter(|found| super::bytes::can_fill(found));
+        let found = GgmlType::from_name(&self.r#type).filter(|found| super::bytes::can_fill(*found));
         let Some(ggml_type) = found else {
             return Err(Failure::new(
                 format!(

@@ -97,7 +97,7 @@ fn write(geometry: &Geometry, tensors: &[Tensor], seed: u64, out: &Path) -> Resu
             .ok_or_else(|| Failure::new(format!("tensor {} cannot be filled", tensor.name), "correct the geometry"))?;
         let size = tensor.size_bytes;
         let data = TensorData::Stream(Box::new(move |sink: &mut dyn Write| pour(stream, size, sink)));
-        writer.tensor(&tensor.name, tensor.ggml_type.id, &tensor.shape, data);
+        writer.tensor(&tensor.name, tensor.ggml_type, &tensor.shape, data);
     }
 
     let mut sink = HashingSink::new(partial.file.try_clone().at("write", &partial.path)?);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use b70_cli::{CliError, bytes_text};
+use b70_gguf::SplitModel;
 use b70_packset::{
     Depth, Expectation, Inspection, Layout as _, Model, ModelHash, PackError, Plan, PrepareOptions, Prepared, SetDir,
     Verification, VerifyOptions, VerifyStatus,
@@ -146,15 +147,11 @@ impl Packs<'_> {
         let name = ONE_TENSOR;
         let out = folder.join("blk.0.ffn_down.q4_0.bin");
         let unpacked = b70_packset::unpack(set, name, &self.layout, &out, &self.pool, &Progress::NONE).map_err(told)?;
-        let model = Model::open(self.model_path).map_err(told)?;
-        let tensor = model.tensors().iter().find(|tensor| tensor.name == name).ok_or("the model lost a tensor")?;
-        let file = std::fs::read(self.model_path).map_err(|error| error.to_string())?;
+        let model = SplitModel::open(self.model_path).map_err(told)?;
+        let tensor = model.tensor(name).ok_or("the model lost a tensor")?;
+        let expected = model.read_tensor(tensor).map_err(told)?;
         let bytes = std::fs::read(&unpacked.path).map_err(|error| error.to_string())?;
-        let (start, len) = (tensor.offset as usize, tensor.size_bytes as usize);
-        expect(
-            file.get(start..start + len) == Some(&bytes[..]),
-            format!("{} bytes of {name} came back bit for bit", bytes.len()),
-        )
+        expect(bytes == expected, format!("{} bytes of {name} came back bit for bit", bytes.len()))
     }
 
     /// Flips one bit of one payload: deep verification must name the tensor, and prepare must repair it.

@@ -46,7 +46,7 @@ impl ModelSource {
     pub fn inspect(&self) -> Result<Option<String>, AdmissionError> {
         match SplitModel::open(self.path()) {
             Ok(model) => {
-                let missing: u64 = model.files().iter().map(|file| file.owned().header.missing_padding_bytes()).sum();
+                let missing: u64 = model.files().iter().map(|file| file.header().missing_padding_bytes()).sum();
                 Ok((missing > 0).then(|| {
                     format!("{missing} bytes of padding after the last tensor are missing; servers do without")
                 }))

@@ -117,7 +117,7 @@ pub(crate) fn defect_name(defect: &Defect) -> String {
 
 /// A small valid file with every value type and four tensors, alignment 64.
 pub(crate) fn sample() -> Vec<u8> {
-    use b70_gguf::{GgufWriter, types};
+    use b70_gguf::{GgmlType, GgufWriter};
     let mut writer = GgufWriter::new();
     writer
         .alignment(64)
@@ -137,10 +137,10 @@ pub(crate) fn sample() -> Vec<u8> {
         .metadata("array.string", vec!["a".to_owned(), String::new(), "ccc".to_owned()])
         .metadata("array.bool", vec![true, false])
         .metadata("array.empty", Vec::<f64>::new())
-        .tensor("q", types::Q4_0, &[64, 3], (0..108_u8).collect::<Vec<u8>>())
-        .tensor("norm", types::F32, &[5], vec![7; 20])
-        .tensor("nothing", types::F16, &[4, 0], Vec::new())
-        .tensor("cube", types::I8, &[2, 3, 4, 5], vec![9; 120]);
+        .tensor("q", GgmlType::Q4_0, &[64, 3], (0..108_u8).collect::<Vec<u8>>())
+        .tensor("norm", GgmlType::F32, &[5], vec![7; 20])
+        .tensor("nothing", GgmlType::F16, &[4, 0], Vec::new())
+        .tensor("cube", GgmlType::I8, &[2, 3, 4, 5], vec![9; 120]);
     let mut bytes = Vec::new();
     writer.write_to(&mut bytes).expect("the sample is valid");
     assert!(Directory::from_bytes(&bytes, bytes.len() as u64).is_ok());

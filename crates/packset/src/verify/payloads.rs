@@ -83,12 +83,12 @@ pub(super) fn check_against(
     for tensor in &document.tensors {
         let name = &tensor.identity.tensor_name;
         let code = format!("payload-against:{name}");
-        let Some(source) = model.tensors().iter().find(|candidate| candidate.name == *name) else {
+        let Some(source) = model.tensors().iter().find(|candidate| candidate.name == name.as_bytes()) else {
             failures.add(code, "the model has no such tensor");
             continue;
         };
-        if source.shape != tensor.identity.tensor_shape || source.type_id != layout.source_type().id {
-            failures.add(code, format!("the model's tensor is {} {:?}", source.type_name, source.shape));
+        if source.shape != tensor.identity.tensor_shape || source.ggml_type.id() != layout.source_type().id {
+            failures.add(code, format!("the model's tensor is {} {:?}", source.ggml_type.name(), source.shape));
             continue;
         }
         match compare_with_source(set.root(), tensor, layout, model, source, how.pool, &how.progress) {

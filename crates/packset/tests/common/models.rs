@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use b70_gguf::{GgufWriter, types};
+use b70_gguf::{GgmlType, GgufWriter};
 use serde_json::{Value, json};
 
 /// A tensor to write: name, ggml type, shape.
-pub type Tensor<'a> = (&'a [u8], u32, &'a [u64]);
+pub type Tensor<'a> = (&'a [u8], GgmlType, &'a [u64]);
 
 /// The tensors that the plan `mini` names, in slot order.
 pub const MINI_NAMES: [&str; 4] =
@@ -15,17 +15,17 @@ pub const MINI_NAMES: [&str; 4] =
 
 /// Four tensors of the plan `mini`, one more that the layout takes, and one of every kind it does not.
 pub const STANDARD: [Tensor<'static>; 11] = [
-    (b"token_embd.weight", types::Q4_0, &[64, 48]),
-    (b"blk.0.ffn_down.weight", types::Q4_0, &[32, 64]),
-    (b"blk.0.ffn_up.weight", types::Q4_0, &[64, 32]),
-    (b"blk.0.attn_norm.weight", types::F32, &[64]),
-    (b"blk.1.ffn_up.weight", types::Q4_0, &[64, 32]),
-    (b"blk.1.ffn_down.weight", types::Q4_0, &[32, 64]),
-    (b"blk.1.ffn_exps.weight", types::Q4_0, &[64, 16, 2]),
-    (b"rows_17.weight", types::Q4_0, &[64, 17]),
-    (b"vector.weight", types::Q4_0, &[64]),
-    (b"other.weight", types::Q8_0, &[64, 16]),
-    (b"output.weight", types::F16, &[64, 16]),
+    (b"token_embd.weight", GgmlType::Q4_0, &[64, 48]),
+    (b"blk.0.ffn_down.weight", GgmlType::Q4_0, &[32, 64]),
+    (b"blk.0.ffn_up.weight", GgmlType::Q4_0, &[64, 32]),
+    (b"blk.0.attn_norm.weight", GgmlType::F32, &[64]),
+    (b"blk.1.ffn_up.weight", GgmlType::Q4_0, &[64, 32]),
+    (b"blk.1.ffn_down.weight", GgmlType::Q4_0, &[32, 64]),
+    (b"blk.1.ffn_exps.weight", GgmlType::Q4_0, &[64, 16, 2]),
+    (b"rows_17.weight", GgmlType::Q4_0, &[64, 17]),
+    (b"vector.weight", GgmlType::Q4_0, &[64]),
+    (b"other.weight", GgmlType::Q8_0, &[64, 16]),
+    (b"output.weight", GgmlType::F16, &[64, 16]),
 ];
 
 /// Deterministic bytes, another stream for every name.
@@ -45,16 +45,16 @@ pub fn bytes(name: &[u8], len: usize) -> Vec<u8> {
 }
 
 /// The bytes that a model made here has for a tensor.
-pub fn tensor_bytes((name, type_id, shape): Tensor<'_>) -> Vec<u8> {
-    let size = types::by_id(type_id).and_then(|kind| kind.tensor_bytes(shape)).expect("a known type and whole blocks");
+pub fn tensor_bytes((name, ggml_type, shape): Tensor<'_>) -> Vec<u8> {
+    let size = ggml_type.tensor_bytes(shape).expect("a known type and whole blocks");
     bytes(name, usize::try_from(size).expect("test tensors are small"))
 }
 
 fn writer(tensors: &[Tensor<'_>]) -> GgufWriter<'static> {
     let mut writer = GgufWriter::new();
     writer.metadata("general.architecture", "llama");
-    for &(name, type_id, shape) in tensors {
-        writer.tensor(name, type_id, shape, tensor_bytes((name, type_id, shape)));
+    for &(name, ggml_type, shape) in tensors {
+        writer.tensor(name, ggml_type, shape, tensor_bytes((name, ggml_type, shape)));
     }
     writer
 }
