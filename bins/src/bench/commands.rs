@@ -2,9 +2,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_bench::{
-    CalibrateOptions, Calibration, CalibrationEvent, CompareOptions, FloorRule, LoadedResult, ReportDocument,
-    RunStatus, Submission, Suite, SuiteReport, Target, compare_files, error_code, export_localmaxxing, html_report,
-    load_folder, load_result, targets_of_workers, text_report, write_document,
+    CalibrateOptions, Calibration, CalibrationEvent, CompareOptions, FloorRule, ReportDocument, RunStatus, Submission,
+    Suite, SuiteReport, Target, compare_files, error_code, export_localmaxxing, html_report, load_arms, load_folder,
+    load_result, targets_of_workers, text_report, write_document,
 };
 use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, usable_root};
 use b70_client::{Api, ApiKey, Deadlines};
@@ -142,21 +142,7 @@ pub(crate) fn verify(ui: &Ui, files: &[PathBuf]) -> Result<Output, CliError> {
 }
 
 pub(crate) fn compare(ui: &Ui, args: &CompareArgs) -> Result<Output, CliError> {
-    let mut results: Vec<LoadedResult> = Vec::new();
-    for (arm, files) in [(Arm::Control, &args.control), (Arm::Candidate, &args.candidate)] {
-        for file in files {
-            let result = load_result(file)?;
-            match result.judged.measured().arm {
-                Some(found) if found != arm => {
-                    return Err(CliError::check("other-arm", format!("{} is named as {arm}", file.display()))
-                        .path(file)
-                        .found(format!("the file says that it ran the {found}"))
-                        .hint("the arm is read from the file; name it on its own side"));
-                }
-                _ => results.push(result),
-            }
-        }
-    }
+    let results = load_arms(&args.control, &args.candidate)?;
     let options = CompareOptions {
         min_effect: args.min_effect,
         confidence: args.confidence,

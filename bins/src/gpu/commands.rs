@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::Path, process, time::Duration};
 use b70_cli::{CliError, Output, Style, Ui, exit};
 use b70_client::ApiKey;
 use b70_procguard::{
-    Cards, CheckStatus, DoctorReport, Evidence, GpuRef, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
-    UsageOptions, Verdict, pin_to_card, record, redact_arguments,
+    Cards, CheckStatus, DoctorReport, GpuRef, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions,
+    Verdict, pin_to_card, record, redact_arguments,
 };
 use b70_worker::{ProbeOptions, local_listener, probe};
 
@@ -98,11 +98,7 @@ fn probe_server(
     let pid = local_listener(host, url);
     let card = match gpu {
         Some(gpu) => Some(cards.resolve(gpu)?.pci),
-        None => pid.and_then(|pid| {
-            let usage = Usage::scan(host, &cards, &UsageOptions::default());
-            let holds = |o: &b70_procguard::Owner| o.pid == pid && o.evidence.contains(&Evidence::FdinfoVram);
-            usage.cards.iter().find(|c| c.owners.iter().any(holds)).map(|c| c.pci)
-        }),
+        None => pid.and_then(|pid| Usage::scan(host, &cards, &UsageOptions::default()).card_of(pid)),
     };
     let report = probe(url, host, &ProbeOptions { deadline, api_key, pid, card })?;
     let code = if report.state.is_serving() { exit::OK } else { exit::CHECK_FAILED };

@@ -89,11 +89,7 @@ fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command
         }
         Command::Render { format, out, executable } => {
             let workers = lane.select(names)?;
-            // Rendering needs the cards' numbers only; a host without any gets ordinals as they are.
-            let mut cards = lane.cards(host, mode)?;
-            if cards.cards.cards.is_empty() {
-                cards = lane.cards(host, GpuMode::Absent)?;
-            }
+            let cards = lane.cards_or_assumed(host, mode)?;
             let executable = match executable {
                 Some(path) => path,
                 None => std::env::current_exe().map_err(|e| CliError::io(Path::new("/proc/self/exe"), &e))?,

@@ -57,6 +57,10 @@ impl Explain for LoadError {
                 .path(path)
                 .found(found)
                 .hint("name the <endpoint>.json of a calibration, not its result.json"),
+            Self::OtherArm { path, found, .. } => ErrorReport::new("other-arm", self.to_string())
+                .path(path)
+                .found(format!("the file says that it ran the {found}"))
+                .hint("the arm is read from the file; name it on its own side"),
             Self::Empty { path } => ErrorReport::new("no-results", self.to_string()).path(path),
         }
     }
@@ -64,7 +68,7 @@ impl Explain for LoadError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Document(error) => error.exit_code(),
-            Self::NotAResult { .. } => exit::CHECK_FAILED,
+            Self::NotAResult { .. } | Self::OtherArm { .. } => exit::CHECK_FAILED,
             _ => exit::USAGE,
         }
     }

@@ -71,7 +71,9 @@ pub use crossover::{
 };
 pub use export::{ExportError, LocalMaxxing, Submission, export_localmaxxing};
 pub use identity::{IdentityInputs, recipe_sha256};
-pub use load::{Disagreement, LoadError, LoadedResult, ResultSource, VerifyReport, load_folder, load_result};
+pub use load::{
+    Disagreement, LoadError, LoadedResult, ResultSource, VerifyReport, load_arms, load_folder, load_result,
+};
 pub use metrics::{BURST_GAP_S, Bursts, WINDOW_EVENTS, WindowRates, bursts, window_rates};
 pub use report::{ReportDocument, ReportedResult, html_report, text_report};
 pub use row::{

@@ -10,6 +10,7 @@ use b70_manifest::calibration::{
 use b70_manifest::document::{DocumentError, Kind, detect, read_text};
 use b70_manifest::gate::{GateOutcome, Judged, PromotionEligible, judge};
 use b70_manifest::validate::check_text;
+use b70_manifest::workers::Arm;
 use b70_manifest::{EvidenceClass, Sha256Hex, UnixTime};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -234,6 +235,16 @@ pub enum LoadError {
         /// What it is.
         found: String,
     },
+    /// A result was named on the side of the other arm.
+    #[error("{} is named as {named}", path.display())]
+    OtherArm {
+        /// The file.
+        path: PathBuf,
+        /// The side it was named on.
+        named: Arm,
+        /// The arm that the file says it ran.
+        found: Arm,
+    },
     /// No results in the folder.
     #[error("{}: no calibration results in it", path.display())]
     Empty {
@@ -264,6 +275,26 @@ pub fn load_result(path: &Path) -> Result<LoadedResult, LoadError> {
         }
     };
     Ok(recomputed(path, sha256, source, measured, claim))
+}
+
+/// Reads the results of both arms of a comparison.
+///
+/// # Errors
+/// [`LoadError`]; one is [`LoadError::OtherArm`]: a result says of itself that it ran the other arm.
+pub fn load_arms(control: &[PathBuf], candidate: &[PathBuf]) -> Result<Vec<LoadedResult>, LoadError> {
+    let mut results = Vec::new();
+    for (named, files) in [(Arm::Control, control), (Arm::Candidate, candidate)] {
+        for path in files {
+            let result = load_result(path)?;
+            match result.judged.measured().arm {
+                Some(found) if found != named => {
+                    return Err(LoadError::OtherArm { path: path.clone(), named, found });
+                }
+                _ => results.push(result),
+            }
+        }
+    }
+    Ok(results)
 }
 
 /// Reads every result of a folder, by file name; other documents in it are left out.

@@ -98,6 +98,12 @@ impl Card {
     }
 }
 
+impl From<&Card> for PciAddress {
+    fn from(card: &Card) -> Self {
+        card.pci
+    }
+}
+
 impl Cards {
     /// Reads all display devices.
     ///

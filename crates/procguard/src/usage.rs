@@ -142,6 +142,12 @@ impl Usage {
         judge(cards, options, &scan.processes, &scan.clients, scan.unreadable)
     }
 
+    /// The card on which the process holds memory: where a server computes.
+    pub fn card_of(&self, pid: u32) -> Option<PciAddress> {
+        let holds = |owner: &Owner| owner.pid == pid && owner.evidence.contains(&Evidence::FdinfoVram);
+        self.cards.iter().find(|card| card.owners.iter().any(holds)).map(|card| card.pci)
+    }
+
     /// The verdict of one card.
     pub fn card(&self, pci: PciAddress) -> Option<&CardUsage> {
         self.cards.iter().find(|c| c.pci == pci)

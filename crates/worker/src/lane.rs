@@ -147,6 +147,13 @@ impl Lane {
         let refs: Vec<GpuRef> = self.document.workers.iter().map(|w| w.gpu).collect();
         CardMap::find(host, mode, &refs)
     }
+
+    /// The cards as far as there are any: on a host without, every name stands for a card of its own. For what needs
+    /// their numbers alone.
+    pub fn cards_or_assumed(&self, host: &Host, mode: GpuMode) -> Result<CardMap, WorkerError> {
+        let found = self.cards(host, mode)?;
+        if found.cards.cards.is_empty() { self.cards(host, GpuMode::Absent) } else { Ok(found) }
+    }
 }
 
 impl CardMap {

@@ -150,17 +150,19 @@ impl LeaseRoot {
         }
     }
 
-    /// Takes a lock, waiting up to `wait` for it, and writes the owner into its file.
+    /// Takes the lock of a card (`&Card`, or its address alone), waiting up to `wait` for it, and writes the owner into
+    /// its file.
     ///
     /// # Errors
     /// [`LeaseError::Held`] with the holder's label if it could not be had in time.
     pub fn acquire(
         &self,
-        pci: PciAddress,
+        card: impl Into<PciAddress>,
         kind: LeaseKind,
         owner: &LeaseOwner,
         wait: Duration,
     ) -> Result<Lease, LeaseError> {
+        let pci = card.into();
         let name = Self::name(pci, kind);
         let start = Instant::now();
         let taken = LockFile::wait(&self.dir, &name, 0o666, wait.max(GRACE), &Progress::NONE);
