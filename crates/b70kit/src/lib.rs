@@ -73,7 +73,7 @@ pub use b70_gguf as gguf;
 /// Pack sets and the layout of the Xe2 DPAS kernel.
 pub mod packs {
     pub use b70_packset::*;
-    pub use b70_xe2pack::*;
+    pub use b70_xe2pack::{Kernel, KernelError, SelfTest, Xe2DpasV2, self_test};
 }
 
 /// Models in RAM, registered artifacts, fingerprints of builds and hosts.

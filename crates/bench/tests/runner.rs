@@ -225,7 +225,7 @@ fn one_measures_on_a_card_at_a_time() {
     let leases = folder.path().join("leases");
     let root = LeaseRoot::open(&leases).unwrap();
     let owner = LeaseOwner::this_process("another benchmark").unwrap();
-    let card = "0000:03:00.0".parse().unwrap();
+    let card: b70_procguard::PciAddress = "0000:03:00.0".parse().unwrap();
     let held = root.acquire(card, LeaseKind::Measuring, &owner, Duration::ZERO).unwrap();
     let mut one = calibration(vec![target("one", &server.url(), 3)], &folder.path().join("out"));
     one.lease_root = Some(leases);
