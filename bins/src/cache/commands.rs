@@ -20,7 +20,7 @@ use crate::cache::{BuildArgs, Role, RootArgs, SelectArgs};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn how<'a>(context: &'a Context<'_>) -> How<'a> {
-    How { progress: context.quietly(), ..How::new(&context.pool) }
+    How { progress: context.quietly(), ..How::default() }
 }
 
 fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
@@ -102,7 +102,7 @@ pub(crate) fn verify(
     for (_, key) in keys(&cache, &selection)? {
         let bar = context.ui.progress("verify", 0);
         let on_bytes = |bytes| bar.add(bytes);
-        let how = How { progress: context.progress(&on_bytes), ..How::new(&context.pool) };
+        let how = How { progress: context.progress(&on_bytes), ..How::default() };
         let status = cache.verify(&key, Duration::from_secs(wait), &how);
         bar.finish();
         entries.push(status?);
@@ -131,7 +131,7 @@ pub(crate) fn prepare(
     let identity = match (&build.runtime, &build.build) {
         (Some(runtime), Some(build)) => {
             let request = FingerprintRequest { deadline: DEADLINE, ..FingerprintRequest::new(runtime, build) };
-            Some(fingerprint(&request, &context.pool, &context.quietly())?)
+            Some(fingerprint(&request, &context.quietly())?)
         }
         _ => None,
     };
@@ -163,7 +163,7 @@ pub(crate) fn prepare(
             copied.fetch_add(bytes, Ordering::Relaxed);
             bar.add(bytes);
         };
-        let how = How { progress: context.progress(&on_bytes), ..How::new(&context.pool) };
+        let how = How { progress: context.progress(&on_bytes), ..How::default() };
         let request = PrepareRequest {
             role: target.role.unwrap_or("target"),
             source,

@@ -40,10 +40,9 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
     parameters.check()?;
     let spec: Option<ModelPackManifest> = args.spec.as_deref().map(read).transpose()?;
     let root = artifact_root(&args.root, spec.as_ref())?;
-    let pool = pool(args.jobs)?;
     let build = match (&args.runtime, &args.build) {
         (Some(runtime), Some(build)) => {
-            let report = fingerprint(&FingerprintRequest::new(runtime, build), &pool, &Progress::NONE)?;
+            let report = fingerprint(&FingerprintRequest::new(runtime, build), &Progress::NONE)?;
             for reason in &report.reasons {
                 ui.note(&format!("{} {}", ui.paint_error(Style::Warn, "warning:"), shown(reason)));
             }
@@ -56,18 +55,18 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
         build_fingerprint_sha256: build,
         force: args.force,
     };
-    let report = b70_golden::prepare(&root, &parameters, &options, &pool)?;
+    let report = pool(args.jobs)?.install(|| b70_golden::prepare(&root, &parameters, &options))?;
     Output::ok(&report, text::prepared(ui, &report))
 }
 
 pub(crate) fn verify(ui: &Ui, root: &RootArgs, recompute: bool) -> Result<Output, CliError> {
-    let check = b70_golden::verify(&artifact_root(root, None)?, recompute, &pool(0)?)?;
+    let check = b70_golden::verify(&artifact_root(root, None)?, recompute)?;
     let code = if check.is_valid() { exit::OK } else { exit::CHECK_FAILED };
     Output::new(&check, text::verified(ui, &check), code)
 }
 
 pub(crate) fn status(ui: &Ui, root: &RootArgs) -> Result<Output, CliError> {
-    let status = b70_golden::status(&artifact_root(root, None)?, root.corpus.as_deref(), &pool(0)?)?;
+    let status = b70_golden::status(&artifact_root(root, None)?, root.corpus.as_deref())?;
     let damaged = status.synthetic_set == "failed" || status.cases.iter().any(|case| !case.refused.is_empty());
     let code = if damaged { exit::CHECK_FAILED } else { exit::OK };
     Output::new(&status, text::status(ui, &status), code)
@@ -125,7 +124,7 @@ pub(crate) fn focused(ui: &Ui, args: &FocusedArgs) -> Result<Output, CliError> {
                 .map_or_else(String::new, |s| format!(", {}", seconds_text(s)))
         )),
     };
-    let report = b70_golden::focused(&request, &pool(0)?, &mut show)?;
+    let report = b70_golden::focused(&request, &mut show)?;
     let code = if report.document.status == FocusedStatus::Failed { exit::CHECK_FAILED } else { exit::OK };
     Output::new(&report, text::focused(ui, &report), code)
 }

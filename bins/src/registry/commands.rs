@@ -80,7 +80,7 @@ fn take(
     binaries: &[String],
 ) -> Result<FingerprintReport, CliError> {
     let request = FingerprintRequest { binaries, ..FingerprintRequest::new(runtime, build) };
-    Ok(b70_admission::fingerprint(&request, &context.pool, &context.quietly())?)
+    Ok(b70_admission::fingerprint(&request, &context.quietly())?)
 }
 
 fn fingerprint_text(context: &Context<'_>, report: &FingerprintReport) -> String {
@@ -140,7 +140,7 @@ pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterAr
     let bar = context.ui.progress("hash", 0);
     let on_bytes = |bytes| bar.add(bytes);
     let progress = context.progress(&on_bytes);
-    let artifact = Artifact::read(args.artifact, &context.pool, &progress);
+    let artifact = Artifact::read(args.artifact, &progress);
     bar.finish();
     let artifact = artifact?;
     let registry = Registry::create(&path)?;
@@ -168,7 +168,7 @@ pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterAr
 
 pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
     let registry = open_for(root, key)?;
-    let verdict = registry.verify(key, &context.pool, &context.quietly())?;
+    let verdict = registry.verify(key, &context.quietly())?;
     let admitted = verdict.status == "admitted";
     let style = if admitted { Style::Good } else { Style::Bad };
     let mut text = format!(

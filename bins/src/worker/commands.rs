@@ -54,9 +54,8 @@ pub(crate) fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
 /// Commands that look at processes and cards.
 fn with_supervisor(ui: &Ui, args: &LaneArgs, host: &Host, mode: GpuMode, command: Command) -> Result<Output, CliError> {
     let lane = if host.is_real() { Lane::load_here(&args.config)? } else { Lane::load(&args.config)? };
-    let pool = b70_store::pool(0)?;
     let layout = Xe2DpasV2::new();
-    let resolve = ResolveOptions { layout: Some(&layout), pool: &pool, uid: b70_cli::uid() };
+    let resolve = ResolveOptions { layout: Some(&layout), uid: b70_cli::uid() };
     let checks = match &command {
         Command::Start { checks, .. } | Command::Restart { checks, .. } | Command::Run { checks, .. } => StartChecks {
             allow_low_memory: checks.allow_low_memory,

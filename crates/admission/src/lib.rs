@@ -23,7 +23,7 @@
 //! # let (folder, root) = (scratch.path(), scratch.path().join("cache"));
 //! # std::fs::write(folder.join("model.gguf"), b"weights")?;
 //! let pool = pool(0)?;
-//! let how = How::new(&pool);
+//! let how = How::default();
 //! let cache = ModelCache::create(&root)?;
 //! let source = ModelSource::open(&folder.join("model.gguf"))?;
 //! let request = PrepareRequest {

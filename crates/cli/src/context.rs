@@ -1,4 +1,4 @@
-//! What commands work with: the user, the roots, threads, and the signal that ends a command.
+//! What commands work with: the user, the roots, and the signal that ends a command.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,21 +25,19 @@ pub fn usable_root(root: &Path, allow_in_repo: bool) -> Result<PathBuf, CliError
     Ok(root)
 }
 
-/// The terminal, a thread for each core, and a flag that a signal raises.
+/// The terminal, and a flag that a signal raises.
 #[derive(Debug)]
 pub struct Context<'a> {
     /// The terminal.
     pub ui: &'a Ui,
-    /// The threads.
-    pub pool: rayon::ThreadPool,
     /// Raised by the first signal: see [`interrupt_flag`].
     pub interrupt: Arc<AtomicBool>,
 }
 
 impl<'a> Context<'a> {
-    /// Starts the threads and watches the signals.
+    /// Watches the signals.
     pub fn new(ui: &'a Ui) -> Result<Self, CliError> {
-        Ok(Self { ui, interrupt: interrupt_flag()?, pool: b70_store::pool(0)? })
+        Ok(Self { ui, interrupt: interrupt_flag()? })
     }
 
     /// Progress that a signal ends.

@@ -93,14 +93,14 @@ pub fn read_corpus(path: &Path) -> Result<GoldenCorpusManifest, GoldenError> {
 ///
 /// # Errors
 /// The manifest, or a folder that cannot be read.
-pub fn status(root: &Path, corpus: Option<&Path>, pool: &rayon::ThreadPool) -> Result<CorpusStatus, GoldenError> {
+pub fn status(root: &Path, corpus: Option<&Path>) -> Result<CorpusStatus, GoldenError> {
     let manifest = corpus.map(read_corpus).transpose()?;
     let (cases, widths) = match &manifest {
         Some(manifest) => (manifest.required_cases.clone(), manifest.required_widths.clone()),
         None => (REQUIRED_CASES.map(str::to_owned).to_vec(), vec![1, 4, 8, 16]),
     };
     let cases = cases.iter().map(|case| case_status(root, case, &widths)).collect::<Result<Vec<_>, _>>()?;
-    let (synthetic_set, synthetic_failures) = match verify(root, false, pool) {
+    let (synthetic_set, synthetic_failures) = match verify(root, false) {
         Ok(SetCheck { status, failures, .. }) => (status, failures),
         Err(GoldenError::Store(b70_store::Error::Missing { .. })) => ("absent".to_owned(), Vec::new()),
         Err(error) => ("failed".to_owned(), vec![error.to_string()]),

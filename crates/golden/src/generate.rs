@@ -139,14 +139,14 @@ pub fn expected_name(m: u64) -> String {
     format!("expected-m{m}.f32.bin")
 }
 
-/// Makes all tensors of a set on the threads of `pool`. The bytes do not depend on the number of threads: every stream
+/// Makes all tensors of a set on the threads of [`b70_store::on_threads`]. The bytes do not depend on the number of threads: every stream
 /// of random values is drawn by one thread, and what is spread over threads has no order of its own.
 ///
 /// # Errors
 /// As [`SetParameters::check`].
-pub fn generate(parameters: &SetParameters, pool: &rayon::ThreadPool) -> Result<Vec<Tensor>, GoldenError> {
+pub fn generate(parameters: &SetParameters) -> Result<Vec<Tensor>, GoldenError> {
     parameters.check()?;
-    pool.install(|| generate_here(parameters))
+    b70_store::on_threads(|| generate_here(parameters))?
 }
 
 fn generate_here(p: &SetParameters) -> Result<Vec<Tensor>, GoldenError> {

@@ -25,9 +25,9 @@
 //! # let root = scratch.path();
 //! let pool = b70_store::pool(0)?;
 //! let parameters = SetParameters { k: 64, n: 32, widths: vec![1, 4], packed: true, ..SetParameters::default() };
-//! let made = prepare(root, &parameters, &PrepareOptions::default(), &pool)?;
+//! let made = prepare(root, &parameters, &PrepareOptions::default())?;
 //! assert_eq!(made.tensors.len(), 6);
-//! assert!(verify(root, true, &pool)?.is_valid());
+//! assert!(verify(root, true)?.is_valid());
 //! # Ok(())
 //! # }
 //! ```

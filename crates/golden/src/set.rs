@@ -8,7 +8,7 @@ use b70_manifest::document::read_text;
 use b70_manifest::golden::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 use b70_store::{
     DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
-    hash_many, json_bytes, open_or_create, publish_bytes, sweep_orphans,
+    hash_many, json_bytes, on_threads, open_or_create, publish_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -152,7 +152,6 @@ pub fn prepare(
     root: &Path,
     parameters: &SetParameters,
     options: &PrepareOptions,
-    pool: &rayon::ThreadPool,
 ) -> Result<PrepareReport, GoldenError> {
     let started = Instant::now();
     parameters.check()?;
@@ -160,7 +159,7 @@ pub fn prepare(
     // What an ended run left behind, also where the set itself was complete by then.
     sweep_orphans(&root)?;
     // Looked at first, so that a set that is there costs one reading; asked again at the publish.
-    let mut because = match incumbent(&root, parameters, options, pool)? {
+    let mut because = match incumbent(&root, parameters, options)? {
         Incumbent::None => None,
         Incumbent::Same(check) => {
             return Ok(PrepareReport {
@@ -179,10 +178,10 @@ pub fn prepare(
         }
         Incumbent::Replace(why) => Some(why),
     };
-    let tensors = generate(parameters, pool)?;
+    let tensors = generate(parameters)?;
     let generate_seconds = started.elapsed().as_secs_f64();
     let staging = StagingDir::create(&root)?;
-    let published: Vec<Result<TensorReport, GoldenError>> = pool.install(|| {
+    let published: Vec<Result<TensorReport, GoldenError>> = on_threads(|| {
         tensors
             .par_iter()
             .map(|tensor| {
@@ -191,7 +190,7 @@ pub fn prepare(
                 Ok(TensorReport { name: tensor.name.clone(), sha256: made.content.sha256, size_bytes })
             })
             .collect()
-    });
+    })?;
     let published = published.into_iter().collect::<Result<Vec<_>, _>>()?;
     publish_bytes(staging.root(), &name(HEADER_NAME)?, HEADER.as_bytes(), 0o444, OnExisting::Fail)?;
     let document = manifest(parameters, options, &published);
@@ -200,7 +199,7 @@ pub fn prepare(
     publish_bytes(staging.root(), &name(MANIFEST)?, &text, 0o444, OnExisting::Fail)?;
     // The publish holds the final word on what has the name by then.
     let mut refusal = None;
-    let outcome = staging.commit(&name(SET_NAME)?, 0o755, |_| match incumbent(&root, parameters, options, pool) {
+    let outcome = staging.commit(&name(SET_NAME)?, 0o755, |_| match incumbent(&root, parameters, options) {
         Ok(Incumbent::Same(_)) => Ok(None),
         Ok(Incumbent::Replace(why)) => Ok(Some(why)),
         Ok(Incumbent::None) => Ok(Some("it vanished while it was looked at".to_owned())),
@@ -242,19 +241,14 @@ enum Incumbent {
     Replace(String),
 }
 
-fn incumbent(
-    root: &Root,
-    parameters: &SetParameters,
-    options: &PrepareOptions,
-    pool: &rayon::ThreadPool,
-) -> Result<Incumbent, GoldenError> {
+fn incumbent(root: &Root, parameters: &SetParameters, options: &PrepareOptions) -> Result<Incumbent, GoldenError> {
     let folder = match root.dir(&name(SET_NAME)?) {
         Ok(folder) => folder,
         Err(StoreError::Missing { .. }) => return Ok(Incumbent::None),
         Err(error) => return Err(error.into()),
     };
     let (written_by, is_ours) = writer_of(&folder)?;
-    let (found, fault) = match check(&folder, false, pool) {
+    let (found, fault) = match check(&folder, false) {
         Ok((document, check)) if check.is_valid() => (Some((document, check)), None),
         Ok((_, check)) => (None, Some(check.failures.join("; "))),
         Err(GoldenError::Store(StoreError::Missing { path })) => (None, Some(format!("{} is missing", path.display()))),
@@ -383,9 +377,9 @@ fn parameters_of(document: &GoldenSet) -> SetParameters {
 ///
 /// # Errors
 /// No set, or a manifest that is not one. Faults of the set are in [`SetCheck::failures`].
-pub fn verify(root: &Path, recompute: bool, pool: &rayon::ThreadPool) -> Result<SetCheck, GoldenError> {
+pub fn verify(root: &Path, recompute: bool) -> Result<SetCheck, GoldenError> {
     let folder = Root::open(root)?.dir(&name(SET_NAME)?)?;
-    check(&folder, recompute, pool).map(|(_, check)| check)
+    check(&folder, recompute).map(|(_, check)| check)
 }
 
 /// The C header that travels with a set is named by its manifest, with its digest; the lab's sets have none.
@@ -407,7 +401,7 @@ fn check_header(folder: &Root, document: &GoldenSet, failures: &mut Vec<String>)
     Ok(())
 }
 
-fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(GoldenSet, SetCheck), GoldenError> {
+fn check(folder: &Root, recompute: bool) -> Result<(GoldenSet, SetCheck), GoldenError> {
     let started = Instant::now();
     let manifest_name = name(MANIFEST)?;
     let path = folder.join(&manifest_name);
@@ -447,7 +441,7 @@ fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(Go
         .iter()
         .map(|(name, _, size, _)| Job { source: Source::Beneath(folder, name), size: Some(*size) })
         .collect();
-    let digests = hash_many(&jobs, What::Sha256, pool, &Progress::NONE);
+    let digests = hash_many(&jobs, What::Sha256, &Progress::NONE);
     let mut tensors = Vec::new();
     for ((_, file, size_bytes, expected), digest) in listed.into_iter().zip(digests) {
         match digest.map(|digest| digest.sha256) {
@@ -461,7 +455,7 @@ fn check(folder: &Root, recompute: bool, pool: &rayon::ThreadPool) -> Result<(Go
     }
     check_header(folder, &document, &mut failures)?;
     if recompute && failures.is_empty() {
-        let made = generate(&parameters, pool)?;
+        let made = generate(&parameters)?;
         for (tensor, listed) in made.iter().zip(&tensors) {
             let expected = Sha256::of(&tensor.bytes);
             if expected != listed.sha256 {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use b70_golden::{CaseState, GoldenError, REQUIRED_CASES, import, status};
 use b70_store::Sha256;
-use common::pool;
 use serde_json::{Value, json};
 
 const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/documents/lab/golden-corpus-manifest.json");
@@ -77,7 +76,7 @@ fn a_case_is_present_when_every_part_of_every_width_is() {
     for width in [1_u8, 4, 8, 16] {
         let data = npy(&scratch.0.path().join("tensor.npy"), width);
         for role in ["input", "output"] {
-            let found = status(&scratch.root(), Some(Path::new(CORPUS)), &pool(1)).expect("a status");
+            let found = status(&scratch.root(), Some(Path::new(CORPUS))).expect("a status");
             assert_eq!((found.present, found.outstanding), (0, 9));
             let made = scratch
                 .import("down_projection", &meta("down_projection", role, width.into(), &data))
@@ -85,7 +84,7 @@ fn a_case_is_present_when_every_part_of_every_width_is() {
             assert_eq!((made.status.as_str(), made.promotion_eligible), ("admitted", false));
         }
     }
-    let found = status(&scratch.root(), Some(Path::new(CORPUS)), &pool(1)).expect("a status");
+    let found = status(&scratch.root(), Some(Path::new(CORPUS))).expect("a status");
     assert_eq!((found.present, found.outstanding), (1, 8));
     assert_eq!(found.synthetic_set, "absent");
     let case = found.cases.iter().find(|c| c.case == "down_projection").expect("required");
@@ -96,7 +95,7 @@ fn a_case_is_present_when_every_part_of_every_width_is() {
     bytes[0] ^= 1;
     fs::remove_file(&tensor).expect("it is ours");
     fs::write(&tensor, bytes).expect("it is ours");
-    let found = status(&scratch.root(), Some(Path::new(CORPUS)), &pool(1)).expect("a status");
+    let found = status(&scratch.root(), Some(Path::new(CORPUS))).expect("a status");
     let case = found.cases.iter().find(|c| c.case == "down_projection").expect("required");
     assert_eq!((case.state, case.missing.len(), case.refused.len()), (CaseState::Outstanding, 1, 1));
     assert!(case.refused[0].contains("SHA-256"), "{:?}", case.refused);
@@ -183,12 +182,12 @@ fn a_corpus_that_allows_a_forbidden_use_is_invalid() {
         let list = corpus["reset_policy"]["forbidden_for"].as_array_mut().expect("a list");
         list.retain(|entry| entry != forbidden);
         fs::write(&path, corpus.to_string()).expect("a scratch file");
-        let error = status(&scratch.root(), Some(&path), &pool(1)).expect_err(forbidden).to_string();
+        let error = status(&scratch.root(), Some(&path)).expect_err(forbidden).to_string();
         assert!(error.contains(forbidden), "{error}");
         corpus["reset_policy"]["forbidden_for"].as_array_mut().expect("a list").push(json!(forbidden));
         corpus["reset_policy"]["allowed_for"].as_array_mut().expect("a list").push(json!(forbidden));
         fs::write(&path, corpus.to_string()).expect("a scratch file");
-        let error = status(&scratch.root(), Some(&path), &pool(1)).expect_err(forbidden).to_string();
+        let error = status(&scratch.root(), Some(&path)).expect_err(forbidden).to_string();
         assert!(error.contains(forbidden), "{error}");
     }
 }
@@ -201,6 +200,6 @@ fn a_claim_of_the_manifest_is_no_capture() {
     corpus["artifacts"] = json!([{ "case": "lm_head", "state": "present" }]);
     let path = scratch.0.path().join("corpus.json");
     fs::write(&path, corpus.to_string()).expect("a scratch file");
-    let found = status(&scratch.root(), Some(&path), &pool(1)).expect("a status");
+    let found = status(&scratch.root(), Some(&path)).expect("a status");
     assert_eq!((found.present, found.unproven_claims.len()), (0, 1));
 }

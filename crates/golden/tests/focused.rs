@@ -13,7 +13,7 @@ use b70_golden::{
     prepare,
 };
 use b70_manifest::golden::FocusedStatus;
-use common::{pool, run};
+use common::run;
 
 struct Build {
     root: tempfile::TempDir,
@@ -35,7 +35,7 @@ impl Build {
         fs::write(build.path("source/build/CMakeCache.txt"), cache).expect("the cache");
         build.compile();
         let parameters = SetParameters { k: 32, n: 2, widths: vec![1], ..SetParameters::default() };
-        prepare(&build.artifacts(), &parameters, &PrepareOptions::default(), &pool(1)).expect("a set");
+        prepare(&build.artifacts(), &parameters, &PrepareOptions::default()).expect("a set");
         build
     }
 
@@ -96,7 +96,7 @@ impl Build {
         let cancel = AtomicBool::new(false);
         let mut request = Self::request(ops, &paths, &cancel);
         change(&mut request);
-        focused(&request, &pool(1), &mut |_| {})
+        focused(&request, &mut |_| {})
     }
 
     fn run(&self, ops: &[&str]) -> FocusedReport {
@@ -132,7 +132,7 @@ fn a_pass_is_counted_streamed_and_logged() {
     let paths = (build.artifacts(), build.path("source/build"));
     let cancel = AtomicBool::new(false);
     let request = Build::request(&["ONE", "TWO"], &paths, &cancel);
-    let report = focused(&request, &pool(1), &mut |event| match event {
+    let report = focused(&request, &mut |event| match event {
         FocusedEvent::Begins(op, _) => events.push(format!("begin {op}")),
         FocusedEvent::Output(bytes) => streamed.extend_from_slice(bytes),
         FocusedEvent::Ended(test) => events.push(format!("end {} {}/{}", test.op, test.passed, test.executed)),
@@ -200,7 +200,7 @@ fn an_interrupt_ends_the_run() {
     let cancel = AtomicBool::new(false);
     let request = Build::request(&["HANG"], &paths, &cancel);
     let mut helper = String::new();
-    let error = focused(&request, &pool(1), &mut |event| {
+    let error = focused(&request, &mut |event| {
         if let FocusedEvent::Output(bytes) = event {
             helper.push_str(&String::from_utf8_lossy(bytes));
             if helper.contains("helper") && helper.ends_with('\n') {

@@ -9,7 +9,7 @@ use b70_manifest::golden::GoldenRule;
 use b70_packset::MatrixShape;
 use b70_store::Sha256;
 use b70_xe2pack::emulate::{self, Accumulation};
-use common::{pool, tensors};
+use common::tensors;
 
 #[derive(serde::Deserialize)]
 struct Vectors {
@@ -40,9 +40,13 @@ fn any_number_of_threads_makes_the_same_bytes() {
         // More weights than one chunk, rows that end within a piece, and a last chunk of another length.
         let parameters = SetParameters { k: 9824, n: 112, seed: 5, widths: vec![1, 3], rule, packed: true };
         assert!(parameters.k * parameters.n > 1 << 20);
-        let one = generate(&parameters, &pool(1)).expect("right parameters");
+        let one = generate(&parameters).expect("right parameters");
         for threads in [2, 3, 8] {
-            assert_eq!(one, generate(&parameters, &pool(threads)).expect("right parameters"), "{threads} threads");
+            assert_eq!(
+                one,
+                b70_store::pool(threads).expect("threads").install(|| generate(&parameters)).expect("right parameters"),
+                "{threads} threads"
+            );
         }
     }
 }
@@ -90,9 +94,9 @@ fn refused_parameters_name_the_parameter() {
         (SetParameters { k: 1 << 40, n: 1 << 40, ..default.clone() }, "k·n is"),
         (SetParameters { seed: u64::MAX, ..default.clone() }, "seed is"),
     ] {
-        let error = generate(&parameters, &pool(1)).expect_err(name).to_string();
+        let error = generate(&parameters).expect_err(name).to_string();
         assert!(error.starts_with(name), "{error}");
     }
     // Not a multiple of 16 is fine without packing.
-    generate(&SetParameters { k: 32, n: 3, widths: vec![1], ..default }, &pool(1)).expect("right parameters");
+    generate(&SetParameters { k: 32, n: 3, widths: vec![1], ..default }).expect("right parameters");
 }

@@ -12,7 +12,7 @@ use b70_golden::{
 };
 use b70_manifest::golden::GoldenSet;
 use b70_manifest::{Explain as _, Sha256Hex, exit};
-use common::{pool, python, run, tensors};
+use common::{python, run, tensors};
 use serde_json::{Value, json};
 
 fn small() -> SetParameters {
@@ -92,11 +92,11 @@ impl Set {
     }
 
     fn verify(&self) -> Result<SetCheck, GoldenError> {
-        verify(self.root.path(), true, &pool(1))
+        verify(self.root.path(), true)
     }
 
     fn prepare(&self, parameters: &SetParameters, force: bool) -> Result<PrepareReport, GoldenError> {
-        prepare(self.root.path(), parameters, &PrepareOptions { force, ..PrepareOptions::default() }, &pool(1))
+        prepare(self.root.path(), parameters, &PrepareOptions { force, ..PrepareOptions::default() })
     }
 
     /// Every file with its bytes and its inode: the folder was not even written again as it was.
@@ -200,7 +200,7 @@ fn a_bad_manifest_is_one_error_and_loses_nothing() {
 fn upstreams_reader_accepts_our_manifest() {
     let root = tempfile::tempdir().expect("a scratch folder");
     let parameters = SetParameters { packed: true, ..small() };
-    let made = prepare(root.path(), &parameters, &PrepareOptions::default(), &pool(1)).expect("a set");
+    let made = prepare(root.path(), &parameters, &PrepareOptions::default()).expect("a set");
     let said = run(python("upstream_reader.py").arg(root.path().join(SET_NAME)));
     let expected: String = made.tensors.iter().map(|t| format!("{} {}\n", t.name, t.sha256)).collect();
     assert_eq!(said, expected);

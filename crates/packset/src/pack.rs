@@ -11,7 +11,7 @@ use std::path::Path;
 use b70_gguf::Tensor;
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
-use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What};
+use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What, on_threads};
 
 use crate::buffer::Growing;
 use crate::error::PackError;
@@ -152,12 +152,11 @@ pub(crate) fn compare_with_source(
     layout: &dyn Layout,
     model: &Model,
     source: &Tensor,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Result<Option<u64>, PackError> {
     let mut expected = Vec::new();
     let mut difference = None;
-    for_each_band(set, entry, layout, WORKING_SET / 2, pool, progress, |first, row_bytes, rows| {
+    for_each_band(set, entry, layout, WORKING_SET / 2, progress, |first, row_bytes, rows| {
         expected.resize(rows.len(), 0);
         model.read_at(source.file_index, source.offset + first * row_bytes, &mut expected)?;
         if rows != expected {
@@ -176,7 +175,6 @@ pub(crate) fn for_each_band(
     entry: &TensorPack,
     layout: &dyn Layout,
     limit: u64,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
     mut sink: impl FnMut(u64, u64, &[u8]) -> Result<bool, PackError>,
 ) -> Result<(), PackError> {
@@ -203,7 +201,7 @@ pub(crate) fn for_each_band(
         let payload =
             buffers.payload.get_mut(band_len as usize).map_err(PackError::io("get memory for", set.path()))?;
         read_band(&file, &path, layout, shape, first, band, payload)?;
-        pool.install(|| layout.unpack(band, payload, source, Threads::Pool))?;
+        on_threads(|| layout.unpack(band, payload, source, Threads::Pool))??;
         progress.add(band_len);
         if !sink(first, source_len / band.n, source)? {
             return Ok(());

@@ -133,7 +133,7 @@ pub fn prepare_in(
     let mut run = Run::new(model, plan, layout, options, &selection, &cache, sha256, &gate)?;
     run.prover = Some(&prover);
     run.worker_set = worker_set_bytes;
-    let payload_reasons = run.rest_on_receipt(&prover.pool)?;
+    let payload_reasons = run.rest_on_receipt()?;
     let result = run.execute();
     if result.is_err() {
         run.leave_no_empty_folders();

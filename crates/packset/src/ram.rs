@@ -39,8 +39,6 @@ pub struct StageOptions<'a> {
     pub uid: u32,
     /// Bytes that must stay free.
     pub min_free: u64,
-    /// Threads.
-    pub pool: &'a rayon::ThreadPool,
     /// How long to wait for another staging of the same set.
     pub lock_timeout: Duration,
     /// Progress and cancellation.
@@ -207,7 +205,7 @@ pub fn stage_validate(
 }
 
 fn how<'a>(options: &StageOptions<'a>) -> How<'a> {
-    How { progress: options.progress, ..How::new(options.pool) }
+    How { progress: options.progress, ..How::default() }
 }
 
 fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<Option<LockGuard>, PackError> {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use b70_manifest::Sha256Hex;
 use b70_store::{
     Content, Digests, Expected, Extras, How, Progress, Receipt, RelPath, Root, Subject, Verdict, examine, identity_of,
-    issue, issue_with, pool,
+    issue, issue_with,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,7 +77,6 @@ pub(crate) struct Prover<'a> {
     /// None for files that no receipt can be about; they are read each time.
     subject: Option<SourceSubject>,
     receipts: Option<Root>,
-    pub(crate) pool: rayon::ThreadPool,
     progress: Progress<'a>,
 }
 
@@ -95,7 +94,6 @@ impl<'a> Prover<'a> {
             model,
             subject: SourceSubject::new(model).ok(),
             receipts: usable.then(|| Root::open(&receipts)).transpose()?,
-            pool: pool(0)?,
             progress: progress.silent(),
         })
     }
@@ -103,7 +101,7 @@ impl<'a> Prover<'a> {
     /// `pass` reads the whole model for a purpose of its own and hashes it on the way.
     pub(crate) fn prove(&self, pass: Option<Pass<'_>>) -> Result<SourceProof, PackError> {
         if let Some(subject) = &self.subject {
-            return subject.prove(self.model, self.receipts.as_ref(), &self.pool, pass, &self.progress);
+            return subject.prove(self.model, self.receipts.as_ref(), pass, &self.progress);
         }
         let started = Instant::now();
         let sha256 = match pass {
@@ -188,12 +186,11 @@ impl SourceSubject {
         &self,
         model: &Model,
         receipts: Option<&Root>,
-        pool: &rayon::ThreadPool,
         pass: Option<Pass<'_>>,
         progress: &Progress<'_>,
     ) -> Result<SourceProof, PackError> {
         let started = Instant::now();
-        let how = How { progress: *progress, ..How::new(pool) };
+        let how = How { progress: *progress, ..How::default() };
         let mut reasons = Vec::new();
         if !self.same_files(model)? {
             return read_open_files(model, progress, started, vec!["another file took the model's name".to_owned()]);

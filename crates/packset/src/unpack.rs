@@ -35,10 +35,9 @@ pub fn unpack(
     name: &str,
     layout: &dyn Layout,
     out: &Path,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Result<Unpacked, PackError> {
-    unpack_in(set, name, layout, out, pool, progress, WORKING_SET / 2)
+    unpack_in(set, name, layout, out, progress, WORKING_SET / 2)
 }
 
 /// [`unpack`] with another working set, in bytes: for tests of the path that unpacks a tensor in bands.
@@ -48,7 +47,6 @@ pub fn unpack_in(
     name: &str,
     layout: &dyn Layout,
     out: &Path,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
     working_set: u64,
 ) -> Result<Unpacked, PackError> {
@@ -67,7 +65,7 @@ pub fn unpack_in(
     let size = layout.source_len(MatrixShape { k, n })?;
     let mut temp = TempFile::create(&folder, 0o644)?;
     temp.reserve(size)?;
-    for_each_band(set.root(), entry, layout, working_set, pool, progress, |_, _, rows| {
+    for_each_band(set.root(), entry, layout, working_set, progress, |_, _, rows| {
         temp.write_all(rows)?;
         Ok(true)
     })?;

@@ -48,10 +48,16 @@ pub struct VerifyOptions<'a> {
     pub against: Option<&'a Model>,
     /// The model-pack manifest whose admission requirements the set must meet.
     pub spec: Option<&'a ModelPackManifest>,
-    /// Threads.
-    pub pool: &'a rayon::ThreadPool,
     /// Progress and cancellation.
     pub progress: Progress<'a>,
+}
+
+impl Default for VerifyOptions<'_> {
+    /// Shallow, of whatever model, without progress.
+    fn default() -> Self {
+        const ANY: &Expectation = &Expectation { set_key: None, model_sha256: None, architecture: None };
+        Self { depth: Depth::Shallow, expectation: ANY, against: None, spec: None, progress: Progress::NONE }
+    }
 }
 
 /// Verifies a set. Everything that is wrong with the set is in the result; the error is for what kept it from being checked.
@@ -72,7 +78,7 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
     }
     check_files(set, &document, layout, &mut failures)?;
     let (mut checked_bytes, mut deep) = (0, None);
-    let how = How { progress: options.progress, ..How::new(options.pool) };
+    let how = How { progress: options.progress, ..How::default() };
     if options.depth == Depth::Deep {
         let read = check_payload_digests(set, &document, &manifest, &how, &mut failures)?;
         checked_bytes += read.bytes;

@@ -34,12 +34,11 @@ fn check(shapes: &[[u64; 2]], worker_set: u64, jobs: usize) {
     assert_eq!(whole.set_key, banded.set_key);
     let set = lab.set("banded", &banded);
     assert_eq!(fixed(&lab.set("whole", &whole)), fixed(&set), "{shapes:?} in {worker_set} bytes");
-    let pool = b70_store::pool(2).expect("two threads");
     for tensor in tensors {
         let name = std::str::from_utf8(tensor.0).expect("text");
         let out = lab.folder.path().join(name);
         let dir = SetDir::open_path(&set).expect("the set");
-        let unpacked = unpack_in(&dir, name, &lab.layout, &out, &pool, &Progress::NONE, worker_set).expect("a tensor");
+        let unpacked = unpack_in(&dir, name, &lab.layout, &out, &Progress::NONE, worker_set).expect("a tensor");
         assert_eq!(fs::read(out).expect("unpacked"), tensor_bytes(tensor), "{tensor:?} in {worker_set} bytes");
         assert_eq!(unpacked.size_bytes, tensor.2[0] / 32 * 18 * tensor.2[1]);
     }

@@ -49,12 +49,10 @@ fn a_thousand_tamperings_and_not_one_is_trusted() {
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
     let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
-    let pool = b70_store::pool(2).expect("threads");
     let options = StageOptions {
         ram_root: ram.path(),
         uid: rustix::process::geteuid().as_raw(),
         min_free: 1 << 20,
-        pool: &pool,
         lock_timeout: Duration::from_secs(60),
         progress: Progress::NONE,
     };
@@ -93,12 +91,10 @@ fn a_consumer_takes_slices_from_a_stage() {
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
     let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
-    let pool = b70_store::pool(1).expect("threads");
     let options = StageOptions {
         ram_root: ram.path(),
         uid: rustix::process::geteuid().as_raw(),
         min_free: 1 << 20,
-        pool: &pool,
         lock_timeout: Duration::from_secs(60),
         progress: Progress::NONE,
     };

@@ -79,7 +79,7 @@ fn prepare_telling(
         force: false,
         jobs: 2,
         lock_timeout: Duration::from_secs(60),
-        tool: &tool(),
+        tool: Some(&tool()),
         progress: Progress::new(on_bytes),
     };
     prepare(model, &lab.plan(), &lab.layout, &options)

@@ -157,7 +157,15 @@ fn users_exclude_each_other() {
         assert_eq!(holder.command, "first user");
         assert!(root.status(&Host::real(), pci, LeaseKind::Card).unwrap().held);
         // Another card is free for anybody, in a file that this user makes.
-        drop(root.acquire("0000:07:00.0".parse().unwrap(), LeaseKind::Card, &owner, Duration::ZERO).unwrap());
+        drop(
+            root.acquire(
+                "0000:07:00.0".parse::<b70_procguard::PciAddress>().unwrap(),
+                LeaseKind::Card,
+                &owner,
+                Duration::ZERO,
+            )
+            .unwrap(),
+        );
         return;
     }
     let dir = tempfile::Builder::new().prefix("b70-leases").tempdir_in("/tmp").unwrap();
@@ -169,7 +177,15 @@ fn users_exclude_each_other() {
     as_nobody("users_exclude_each_other", path.to_str().unwrap());
     drop(lease);
     // A file made by the other user in the sticky directory can be locked by root as well.
-    drop(root.acquire("0000:07:00.0".parse().unwrap(), LeaseKind::Card, &owner, Duration::ZERO).unwrap());
+    drop(
+        root.acquire(
+            "0000:07:00.0".parse::<b70_procguard::PciAddress>().unwrap(),
+            LeaseKind::Card,
+            &owner,
+            Duration::ZERO,
+        )
+        .unwrap(),
+    );
 }
 
 #[test]

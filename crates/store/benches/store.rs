@@ -40,10 +40,12 @@ fn hashing(c: &mut Criterion) {
         for threads in [1, cores] {
             let pool = pool(threads).expect("a pool");
             group.bench_function(format!("many-{threads}-threads"), |b| {
-                b.iter(|| hash_many(black_box(&jobs), what, &pool, &Progress::NONE));
+                b.iter(|| pool.install(|| hash_many(black_box(&jobs), what, &Progress::NONE)));
             });
             group.bench_function(format!("many-{threads}-threads-plain"), |b| {
-                b.iter(|| hash_many_with(black_box(&jobs), what, LaneKernel::plain(), &pool, &Progress::NONE));
+                b.iter(|| {
+                    pool.install(|| hash_many_with(black_box(&jobs), what, LaneKernel::plain(), &Progress::NONE))
+                });
             });
         }
         group.finish();
@@ -107,12 +109,11 @@ fn honouring(c: &mut Criterion) {
             Expected { name, size: 8, sha256: Some(Sha256::of(&i.to_le_bytes())) }
         })
         .collect();
-    let pool = pool(1).expect("a pool");
     let bindings = BTreeMap::new();
     let known = |name: &RelPath| name.as_str() == Some("receipt.json");
     let subject =
         Subject { root: &root, files: &files, format: "bench-v2", bindings: &bindings, extras: Extras::Report(&known) };
-    let how = How { quiet: Quiet::Wait(std::time::Duration::from_secs(3)), ..How::new(&pool) };
+    let how = How { quiet: Quiet::Wait(std::time::Duration::from_secs(3)), ..How::default() };
     let Verdict::Trusted(receipt) = issue(&subject, &how).expect("verified") else { panic!("no receipt here") };
     let name = RelPath::new("receipt.json").expect("a name");
     receipt.store(&root, &name).expect("stored");

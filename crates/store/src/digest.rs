@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
@@ -354,7 +355,29 @@ pub fn sha256_file(path: &Path) -> Result<Sha256> {
     digests.sha256.ok_or_else(|| Error::io("hash", path, io::Error::other("no digest was made")))
 }
 
-/// A bounded pool of `threads` workers (0: one for each core this process may use).
+/// Runs `work` on the rayon pool the caller is in, or else on the process's own, started at its first use with one thread
+/// for each core this process may use. To have other threads do it, call from inside [`rayon::ThreadPool::install`].
+///
+/// Errors: the system refuses the threads.
+pub fn on_threads<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
+    static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
+    if rayon::current_thread_index().is_some() {
+        return Ok(work());
+    }
+    let pool = match POOL.get() {
+        Some(pool) => pool,
+        None => {
+            let started = pool(0)?;
+            POOL.get_or_init(|| started)
+        }
+    };
+    Ok(pool.install(work))
+}
+
+/// A pool of `threads` workers (0: one for each core this process may use), for a caller who wants other than the
+/// process's own.
+///
+/// Errors: the system refuses the threads.
 pub fn pool(threads: usize) -> Result<rayon::ThreadPool> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)

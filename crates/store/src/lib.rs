@@ -35,7 +35,7 @@
 //! let (pool, bindings) = (pool(0)?, BTreeMap::new());
 //! let subject =
 //!     Subject { root: &root, files: &files, format: "example-v2", bindings: &bindings, extras: Extras::Ignore };
-//! let how = How::new(&pool);
+//! let how = How::default();
 //! let receipt = RelPath::new("receipt.json")?;
 //!
 //! // No receipt yet: the bytes are hashed, and where the file system allows, a receipt is offered.
@@ -79,7 +79,8 @@ mod sys;
 mod text;
 
 pub use digest::{
-    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, pool, sha256_file,
+    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, on_threads, pool,
+    sha256_file,
 };
 pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};

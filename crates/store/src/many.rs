@@ -1,26 +1,24 @@
 //! Many files at once, over the threads of a pool and side by side in each.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::digest::{BUFFER, Blake3, Digests, Job, LANE_BUFFER, What, changed, hash_pipelined, hash_serial};
+use crate::digest::{
+    BUFFER, Blake3, Digests, Job, LANE_BUFFER, What, changed, hash_pipelined, hash_serial, on_threads,
+};
 use crate::error::{Error, Result};
 use crate::lanes::{LaneKernel, Sha256Lanes};
 use crate::leased::Reader;
 use crate::progress::Progress;
 
-/// Hashes many files over the threads of `pool`; the results stand in the order of `jobs`. Each thread hashes as many files
+/// Hashes many files over the threads of [`on_threads`]; the results stand in the order of `jobs`. Each thread hashes as many files
 /// side by side as share a core well ([`LaneKernel::best`], at most sixteen), and all together hold at most 768 open; fewer large files than threads are read ahead
 /// and, for BLAKE3, split over the pool.
 ///
 /// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
-pub fn hash_many(
-    jobs: &[Job<'_>],
-    what: What,
-    pool: &rayon::ThreadPool,
-    progress: &Progress<'_>,
-) -> Vec<Result<Digests>> {
-    hash_many_with(jobs, what, LaneKernel::best(), pool, progress)
+pub fn hash_many(jobs: &[Job<'_>], what: What, progress: &Progress<'_>) -> Vec<Result<Digests>> {
+    hash_many_with(jobs, what, LaneKernel::best(), progress)
 }
 
 /// [`hash_many`] with a kernel of choice.
@@ -28,26 +26,33 @@ pub fn hash_many_with(
     jobs: &[Job<'_>],
     what: What,
     kernel: LaneKernel,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Vec<Result<Digests>> {
-    let threads = pool.current_num_threads();
+    match on_threads(|| hash_here(jobs, what, kernel, progress)) {
+        Ok(results) => results,
+        Err(error) => jobs
+            .iter()
+            .map(|_| Err(Error::io("hash with", Path::new("threads"), io::Error::other(error.to_string()))))
+            .collect(),
+    }
+}
+
+/// [`hash_many_with`] by the threads of the pool that this one belongs to.
+fn hash_here(jobs: &[Job<'_>], what: What, kernel: LaneKernel, progress: &Progress<'_>) -> Vec<Result<Digests>> {
+    let threads = rayon::current_num_threads();
     if jobs.len() < threads || jobs.len() == 1 {
-        return pool.install(|| {
-            jobs.iter()
-                .map(|job| {
-                    let (opened, path, len) = job.open()?;
-                    hash_pipelined(opened, &path, len, what, progress)
-                })
-                .collect()
-        });
+        let one = |job: &Job<'_>| {
+            let (opened, path, len) = job.open()?;
+            hash_pipelined(opened, &path, len, what, progress)
+        };
+        return jobs.iter().map(one).collect();
     }
     let shares = Shares::new(jobs, threads);
     let mut results: Vec<Option<Result<Digests>>> = Vec::new();
     results.resize_with(jobs.len(), || None);
     let most = (MOST_OPEN / threads).max(1);
     let width = if what.sha256() { kernel.width().min(jobs.len().div_ceil(threads)).min(most) } else { 1 };
-    let done = pool.broadcast(|context| {
+    let done = rayon::broadcast(|context| {
         let me = context.index();
         if width > 1 {
             return hash_side_by_side(jobs, what, kernel, (width, most), &shares, me, progress);

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use b70_store::{
-    Blake3, Content, Error, Hasher, Job, Progress, Sha256, Source, What, hash_file, hash_many, open_source, pool,
+    Blake3, Content, Error, Hasher, Job, Progress, Sha256, Source, What, hash_file, hash_many, open_source,
 };
 use proptest::prelude::*;
 use sha2::Digest as _;
@@ -64,7 +64,6 @@ proptest! {
 #[test]
 fn files_of_every_awkward_length() {
     let dir = disk();
-    let pool = pool(2).expect("a pool");
     let lengths =
         [0, 1, 63, 64, 65, 1023, 1024, 4095, 4096, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (4 << 20) + 1, (8 << 20) + 3];
     let mut paths = Vec::new();
@@ -82,12 +81,12 @@ fn files_of_every_awkward_length() {
         let count = |n| {
             counted.fetch_add(n, Ordering::Relaxed);
         };
-        let many = hash_many(&jobs, what, &pool, &Progress::new(&count));
+        let many = hash_many(&jobs, what, &Progress::new(&count));
         assert_eq!(counted.into_inner(), lengths.iter().sum::<usize>() as u64);
         for (i, found) in many.into_iter().enumerate() {
             let found = found.expect("hashed");
             let alone = hash_file(paths[i].as_path(), what, &Progress::NONE).expect("hashed");
-            let piped = hash_many(&jobs[i..=i], what, &pool, &Progress::NONE).remove(0).expect("hashed");
+            let piped = hash_many(&jobs[i..=i], what, &Progress::NONE).remove(0).expect("hashed");
             assert_eq!((found, found), (alone, piped));
             assert_eq!(found.sha256, (what != What::Blake3).then_some(expected[i].0));
             assert_eq!(found.blake3, (what != What::Sha256).then_some(expected[i].1));
@@ -126,13 +125,12 @@ fn another_size_is_refused_before_a_byte_is_read_also_beyond_32_bits() {
 #[ignore = "about 20 s of hashing: cargo xtask test --all"]
 fn sizes_beyond_32_bits() {
     let dir = disk();
-    let pool = pool(0).expect("a pool");
     let path = dir.path().join("sparse");
     for size in LARGE {
         sparse(&path, size);
         let what = if size == 1 << 32 { What::Sha256 } else { What::Blake3 };
         let job = Job { source: Source::Path(&path), size: Some(size) };
-        let found = hash_many(&[job], what, &pool, &Progress::NONE).remove(0).expect("hashed");
+        let found = hash_many(&[job], what, &Progress::NONE).remove(0).expect("hashed");
         assert_eq!(found.size, size);
         match what {
             What::Sha256 => assert_eq!(found.sha256.expect("asked for").to_string(), FOUR_GIB_OF_ZEROS),
@@ -157,9 +155,8 @@ fn blake3_of_zeros(size: u64) -> Blake3 {
 #[test]
 fn a_file_that_grows_or_shrinks_meanwhile_is_an_error() {
     let dir = disk();
-    let pool = pool(2).expect("a pool");
     let path = dir.path().join("f");
-    for delta in [-(6 << 20), 5 << 20] {
+    for delta in [-(6_i64 << 20), 5 << 20] {
         for many in [false, true] {
             std::fs::write(&path, bytes(12 << 20, 1)).expect("written");
             let once = AtomicBool::new(false);
@@ -172,7 +169,7 @@ fn a_file_that_grows_or_shrinks_meanwhile_is_an_error() {
             };
             let progress = Progress::new(&resize);
             let result = if many {
-                hash_many(&[path.as_path().into()], What::Both, &pool, &progress).remove(0)
+                hash_many(&[path.as_path().into()], What::Both, &progress).remove(0)
             } else {
                 hash_file(path.as_path(), What::Both, &progress)
             };
@@ -191,7 +188,7 @@ fn cancellation_ends_every_file() {
     let jobs: Vec<Job<'_>> = paths.iter().map(|p| p.as_path().into()).collect();
     let cancel = AtomicBool::new(false);
     let stop = |_| cancel.store(true, Ordering::Relaxed);
-    let results = hash_many(&jobs, What::Sha256, &pool(2).expect("a pool"), &Progress::new(&stop).with_cancel(&cancel));
+    let results = hash_many(&jobs, What::Sha256, &Progress::new(&stop).with_cancel(&cancel));
     assert_eq!(results.len(), 8);
     assert!(results.iter().all(|r| matches!(r, Err(Error::Cancelled))), "{results:?}");
 }

@@ -14,8 +14,7 @@ fn names_of_a_receipt_do_not_leave_the_folder() {
     let files = [Expected { name: RelPath::new("a.bin").expect("a name"), size: 7, sha256: None }];
     let bindings = BTreeMap::new();
     let subject = Subject { root: &root, files: &files, format: "x-v2", bindings: &bindings, extras: Extras::Ignore };
-    let pool = b70_store::pool(1).expect("threads");
-    let Verdict::Trusted(receipt) = issue(&subject, &How::new(&pool)).expect("hashed") else {
+    let Verdict::Trusted(receipt) = issue(&subject, &How::default()).expect("hashed") else {
         panic!("a file in memory gets a receipt");
     };
     let good: Value = serde_json::from_slice(&receipt.to_bytes()).expect("JSON");

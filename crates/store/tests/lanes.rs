@@ -113,7 +113,7 @@ fn files_of_unequal_length_by_every_kernel() {
     for kernel in kernels() {
         for threads in [1, 2, 3] {
             let pool = pool(threads).expect("a pool");
-            let mut found = hash_many_with(&jobs, What::Both, kernel, &pool, &Progress::NONE);
+            let mut found = pool.install(|| hash_many_with(&jobs, What::Both, kernel, &Progress::NONE));
             assert!(matches!(found.remove(20), Err(Error::Missing { path }) if path == missing));
             let found: Vec<_> = found.into_iter().map(|one| one.expect("hashed").content()).collect();
             assert!(
@@ -147,7 +147,7 @@ fn many_workers_hold_no_more_files_open_than_a_process_may() {
                 open.store(ours.count(), Ordering::Relaxed);
             }
         };
-        let found = hash_many_with(&jobs, What::Sha256, kernel, &pool, &Progress::new(&look));
+        let found = pool.install(|| hash_many_with(&jobs, What::Sha256, kernel, &Progress::new(&look)));
         assert!(found.iter().all(Result::is_ok), "{}", kernel.name());
         assert!((1..=768).contains(&open.into_inner()), "{}", kernel.name());
     }

@@ -161,7 +161,7 @@ fn a_file_that_is_cut_short_is_an_error_and_no_signal() {
                 let threads = pool(2 / files).expect("a pool");
                 let mut found = Vec::new();
                 let cut = cut_short(&path, |progress| {
-                    found = hash_many_with(&jobs, what, LaneKernel::best(), &threads, progress);
+                    found = threads.install(|| hash_many_with(&jobs, what, LaneKernel::best(), progress));
                     found.swap_remove(0)
                 });
                 right_or_refused(&cut, what, &first);

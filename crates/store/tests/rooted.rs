@@ -13,7 +13,7 @@ use std::process::Command;
 
 use b70_store::{
     Error, Evidence, Expected, Extras, FsKind, How, OnExisting, Progress, Quiet, Reason, Receipt, StagingDir, Subject,
-    TempFile, Trust, Verdict, admit, examine, headroom, issue, open_ram_root, pool, publish_bytes, replace_bytes,
+    TempFile, Trust, Verdict, admit, examine, headroom, issue, open_ram_root, publish_bytes, replace_bytes,
     sweep_orphans,
 };
 
@@ -207,10 +207,9 @@ fn with<T>(
     quiet: Quiet,
     act: impl FnOnce(&Subject<'_>, &How<'_>) -> T,
 ) -> T {
-    let pool = pool(2).expect("a pool");
     let bindings = BTreeMap::new();
     let subject = Subject { root: top, files, format: "test-v2", bindings: &bindings, extras: Extras::Ignore };
-    let mut how = How::new(&pool);
+    let mut how = How::default();
     how.quiet = quiet;
     act(&subject, &how)
 }

@@ -26,8 +26,6 @@ use crate::{
 pub struct ResolveOptions<'a> {
     /// The layouts' implementation, for pack sets; without one no stage can be admitted.
     pub layout: Option<&'a dyn Layout>,
-    /// Threads for validations.
-    pub pool: &'a rayon::ThreadPool,
     /// User id that must own RAM roots.
     pub uid: u32,
 }
@@ -128,8 +126,8 @@ pub fn resolve(
     let paths = lane.paths(worker);
     let pci = cards.resolve(worker.gpu).map_err(blocked)?;
     let pinning = pin_to_card(&cards.cards, pci)?;
-    let target = model(lane, &document.target_model, document.target_model_sha256, options);
-    let draft = draft_path(lane, profile).map(|(path, sha)| model(lane, &path, sha, options));
+    let target = model(lane, &document.target_model, document.target_model_sha256);
+    let draft = draft_path(lane, profile).map(|(path, sha)| model(lane, &path, sha));
     let script = match &document.launcher {
         Some(launcher) => {
             let path = lane.path(launcher);
@@ -337,7 +335,7 @@ fn launcher_variables(
 }
 
 /// The admitted RAM copy of a model, or its file with the reason.
-fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>, options: &ResolveOptions<'_>) -> ModelChoice {
+fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>) -> ModelChoice {
     let source = lane.path(path);
     let choice = |path: &Path, copy, reason: String| ModelChoice {
         path: path.display().to_string(),
@@ -364,7 +362,7 @@ fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>, options: &ResolveOp
             "no RAM copy: the configuration gives no SHA-256 by which a copy could be admitted".into(),
         );
     };
-    match cache.look(&key, &How::new(options.pool)) {
+    match cache.look(&key, &How::default()) {
         Look::Admitted(copy) => choice(&copy, ModelCopy::Ram, "the RAM copy is admitted by its receipt".into()),
         Look::Fallback(reason) => choice(&source, ModelCopy::Source, format!("no RAM copy: {reason}")),
     }
@@ -390,7 +388,6 @@ fn pack_stage(lane: &Lane, profile: &Profile, options: &ResolveOptions<'_>) -> O
         ram_root: &root,
         uid: options.uid,
         min_free: 0,
-        pool: options.pool,
         lock_timeout: std::time::Duration::ZERO,
         progress: Progress::NONE,
     };

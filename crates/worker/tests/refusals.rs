@@ -259,8 +259,7 @@ const STARTER: &str = "B70_TEST_STARTER";
 fn start_and_end(config: &Path) {
     let lane = Lane::load(config).unwrap();
     let host = Host::recorded(&hosts().join("four-b70-idle")).unwrap();
-    let pool = b70_store::pool(1).unwrap();
-    let resolve = ResolveOptions { layout: None, pool: &pool, uid: 0 };
+    let resolve = ResolveOptions { layout: None, uid: 0 };
     let lease_root = config.with_file_name("leases");
     let checks = StartChecks::default();
     let mode = GpuMode::Required;

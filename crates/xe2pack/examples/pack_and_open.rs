@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             force: false,
             jobs: 0,
             lock_timeout: Duration::from_secs(60),
-            tool: &tool_record("pack_and_open", "1"),
+            tool: Some(&tool_record("pack_and_open", "1")),
             progress: Progress::NONE,
         },
     )?;
@@ -49,7 +49,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             ram_root,
             uid: std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self")?),
             min_free: 1 << 30,
-            pool: &b70_store::pool(0)?,
             lock_timeout: Duration::from_secs(60),
             progress: Progress::NONE,
         },

@@ -47,7 +47,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliErro
             force: args.force,
             jobs: args.jobs,
             lock_timeout: Duration::from_secs(args.wait),
-            tool: &b70_packset::tool_record("b70-pack", env!("CARGO_PKG_VERSION")),
+            tool: Some(&b70_packset::tool_record("b70-pack", env!("CARGO_PKG_VERSION"))),
             progress: Progress::new(&count).with_cancel(&cancel),
         },
     );

@@ -105,7 +105,7 @@ pub(crate) fn unpack(
 ) -> Result<Output, CliError> {
     let set = context::set(cache_root, key, None)?;
     let work = Context::new(ui)?;
-    let unpacked = b70_packset::unpack(&set, tensor, &Xe2DpasV2::new(), out, &work.pool, &work.quietly())?;
+    let unpacked = b70_packset::unpack(&set, tensor, &Xe2DpasV2::new(), out, &work.quietly())?;
     let text = format!(
         "{} {} bytes of {} to {}\n  SHA-256 {} (that of the source tensor)",
         ui.paint(Style::Good, "wrote"),

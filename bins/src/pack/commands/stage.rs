@@ -83,7 +83,6 @@ fn with_options(
         ram_root: args.ram_root,
         uid: uid(),
         min_free: args.min_free,
-        pool: &work.pool,
         lock_timeout: Duration::from_secs(args.wait),
         progress: work.progress(&count),
     });

@@ -34,7 +34,6 @@ pub(crate) fn verify(
             expectation: &expectation,
             against: against.as_ref(),
             spec: spec.as_ref(),
-            pool: &work.pool,
             progress: work.progress(&count),
         },
     );

@@ -15,24 +15,23 @@ const WAIT: Duration = Duration::from_secs(10);
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let pool = b70_store::pool(0)?;
     let model = places.model.display();
     let mut digest = None;
     Ok(tour.step("ram-cache", format!("b70-cache prepare --model {model} && b70-cache path --model {model}"), || {
-        let (proof, sha256) = cache(places, &pool)?;
+        let (proof, sha256) = cache(places)?;
         digest = Some(sha256);
         Ok(proof)
     }) && tour.step(
         "registry",
         "b70-registry register --artifact DIR … && b70-registry verify --pack-key KEY".to_owned(),
-        || registry(places, &pool, digest.ok_or("the model's digest is unknown")?),
+        || registry(places, digest.ok_or("the model's digest is unknown")?),
     ))
 }
 
-fn cache(places: &Places, pool: &rayon::ThreadPool) -> Result<(String, Sha256), String> {
+fn cache(places: &Places) -> Result<(String, Sha256), String> {
     let cache = ModelCache::create(&places.ram.join("models")).map_err(told)?;
     let source = ModelSource::open(&places.model).map_err(told)?;
-    let how = How::new(pool);
+    let how = How::default();
     let request = PrepareRequest {
         role: "target",
         source: &source,
@@ -62,7 +61,7 @@ fn cache(places: &Places, pool: &rayon::ThreadPool) -> Result<(String, Sha256), 
     Ok((sentence, first.key))
 }
 
-fn registry(places: &Places, pool: &rayon::ThreadPool, model: Sha256) -> Proof {
+fn registry(places: &Places, model: Sha256) -> Proof {
     let folder = places.folder.join("made-elsewhere");
     let write = |name: &str, bytes: &[u8]| {
         std::fs::create_dir_all(&folder)
@@ -71,7 +70,7 @@ fn registry(places: &Places, pool: &rayon::ThreadPool, model: Sha256) -> Proof {
     };
     write("weights.bin", b"bytes of another packer")?;
     write("index.json", b"{}")?;
-    let artifact = Artifact::read(&folder, pool, &Progress::NONE).map_err(told)?;
+    let artifact = Artifact::read(&folder, &Progress::NONE).map_err(told)?;
     let registry = Registry::create(&places.artifacts.join("registry")).map_err(told)?;
     let request = RegisterRequest {
         artifact: &artifact,
@@ -82,10 +81,10 @@ fn registry(places: &Places, pool: &rayon::ThreadPool, model: Sha256) -> Proof {
         build_fingerprint_sha256: None,
     };
     let key = registry.register(&request, WAIT).map_err(told)?.key;
-    let before = registry.verify(&key, pool, &Progress::NONE).map_err(told)?;
+    let before = registry.verify(&key, &Progress::NONE).map_err(told)?;
     write("weights.bin", b"bytes of another backer")?;
     write("stray.tmp", b"")?;
-    let after = registry.verify(&key, pool, &Progress::NONE).map_err(told)?;
+    let after = registry.verify(&key, &Progress::NONE).map_err(told)?;
     let names = |paths: &[std::path::PathBuf]| {
         paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     };

@@ -7,18 +7,16 @@ use super::{Places, Tour, expect, flip_bit, told};
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let pool = b70_store::pool(0)?;
     Ok(tour.step("golden", "b70-golden prepare && b70-golden verify --recompute".to_owned(), || {
-        let made =
-            prepare(&places.artifacts, &SetParameters::default(), &PrepareOptions::default(), &pool).map_err(told)?;
-        let checked = verify(&places.artifacts, true, &pool).map_err(told)?;
+        let made = prepare(&places.artifacts, &SetParameters::default(), &PrepareOptions::default()).map_err(told)?;
+        let checked = verify(&places.artifacts, true).map_err(told)?;
         if !checked.is_valid() {
             return Err(checked.failures.join(", "));
         }
         let victim = made.tensors.last().ok_or("the set has no tensors")?;
         let folder = made.manifest.parent().ok_or("the manifest has no folder")?;
         flip_bit(&folder.join(&victim.name))?;
-        let damaged = verify(&places.artifacts, false, &pool).map_err(told)?;
+        let damaged = verify(&places.artifacts, false).map_err(told)?;
         let named = damaged.failures.iter().filter(|failure| failure.contains(&victim.name)).count();
         expect(
             named == 1 && damaged.failures.len() == 1,

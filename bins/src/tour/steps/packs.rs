@@ -1,12 +1,11 @@
 //! From a GGUF to a verified pack set, and back.
 
 use std::path::Path;
-use std::time::Duration;
 
 use b70_cli::{CliError, bytes_text};
 use b70_gguf::SplitModel;
 use b70_packset::{
-    Depth, Expectation, Inspection, Layout as _, Model, ModelHash, PackError, Plan, PrepareOptions, Prepared, SetDir,
+    Depth, Expectation, Inspection, Layout as _, Model, PackError, Plan, PrepareOptions, Prepared, SetDir,
     Verification, VerifyOptions, VerifyStatus,
 };
 use b70_store::Progress;
@@ -20,7 +19,6 @@ struct Packs<'a> {
     cache_root: &'a Path,
     layout: Xe2DpasV2,
     plan: Plan,
-    pool: rayon::ThreadPool,
 }
 
 /// Returns the set's folder when every step proved what it should.
@@ -29,7 +27,7 @@ pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<Option<SetDir>
     model::write(model_path)?;
     let layout = Xe2DpasV2::new();
     let plan = Plan::named_or_file(ALL_PLAN, &layout)?;
-    let packs = Packs { model_path, cache_root, layout, plan, pool: b70_store::pool(0)? };
+    let packs = Packs { model_path, cache_root, layout, plan };
     let model = model_path.display();
     let mut inspection = None;
     let mut prepared = None;
@@ -118,14 +116,8 @@ impl Packs<'_> {
             &self.plan,
             &self.layout,
             &PrepareOptions {
-                cache_root: self.cache_root,
-                model_hash: &ModelHash::Unknown,
-                rehash: false,
-                force: false,
-                jobs: 0,
-                lock_timeout: Duration::from_secs(60),
-                tool: &b70_packset::tool_record("b70-tour", env!("CARGO_PKG_VERSION")),
-                progress: Progress::NONE,
+                tool: Some(&b70_packset::tool_record("b70-tour", env!("CARGO_PKG_VERSION"))),
+                ..PrepareOptions::new(self.cache_root)
             },
         )
     }
@@ -136,7 +128,6 @@ impl Packs<'_> {
             expectation: &Expectation::default(),
             against,
             spec: None,
-            pool: &self.pool,
             progress: Progress::NONE,
         };
         b70_packset::verify(set, &self.layout, &options)
@@ -146,7 +137,7 @@ impl Packs<'_> {
     fn unpack(&self, set: &SetDir, folder: &Path) -> Proof {
         let name = ONE_TENSOR;
         let out = folder.join("blk.0.ffn_down.q4_0.bin");
-        let unpacked = b70_packset::unpack(set, name, &self.layout, &out, &self.pool, &Progress::NONE).map_err(told)?;
+        let unpacked = b70_packset::unpack(set, name, &self.layout, &out, &Progress::NONE).map_err(told)?;
         let model = SplitModel::open(self.model_path).map_err(told)?;
         let tensor = model.tensor(name).ok_or("the model lost a tensor")?;
         let expected = model.read_tensor(tensor).map_err(told)?;

@@ -40,7 +40,6 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
         Ok(lane) => lane,
         Err(problem) => return Ok(tour.step("workers", start_command, || Err(problem))),
     };
-    let pool = b70_store::pool(0)?;
     let layout = Xe2DpasV2::new();
     let host = Host::real();
     let supervisor = Supervisor {
@@ -49,7 +48,7 @@ pub(crate) fn run(places: &Places, llama_server: Option<&Path>, tour: &mut Tour<
         local: true,
         mode: GpuMode::Absent,
         lease_root: places.folder.join("leases"),
-        resolve: ResolveOptions { layout: Some(&layout), pool: &pool, uid: host.uid() },
+        resolve: ResolveOptions { layout: Some(&layout), uid: host.uid() },
         checks: StartChecks::default(),
     };
     let plan = match supervisor.plan_start(&[]) {

@@ -13,12 +13,10 @@ use super::{Places, Proof, Tour, expect, flip_bit, told};
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, set: &SetDir, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let pool = b70_store::pool(0)?;
     let options = StageOptions {
         ram_root: &places.ram,
         uid: uid(),
         min_free: 64 << 20,
-        pool: &pool,
         lock_timeout: Duration::from_secs(60),
         progress: Progress::NONE,
     };

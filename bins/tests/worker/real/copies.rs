@@ -67,7 +67,6 @@ fn an_admitted_copy_in_memory_is_preferred() {
     println!("without a copy: {}", notes(&plan));
     assert!(code == 0 && notes(&plan).contains("no RAM copy:"), "{plan:#}");
 
-    let pool = b70_store::pool(0).unwrap();
     let source = ModelSource::open(Path::new(&model)).unwrap();
     let cache = ModelCache::create(&root).unwrap();
     let request = PrepareRequest {
@@ -84,7 +83,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
         host: None,
         measure: false,
     };
-    let copy = cache.prepare(&request, &How::new(&pool)).unwrap().path;
+    let copy = cache.prepare(&request, &How::default()).unwrap().path;
     let (started, code) = lane.run(&["start", "--execute", "--wait", "240"]);
     println!("with a copy: {}", notes(&started));
     assert_eq!(code, 0, "{started:#}");
@@ -125,7 +124,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
         force: false,
         jobs: 0,
         lock_timeout: Duration::from_secs(5),
-        tool: &tool_record("test", "0"),
+        tool: Some(&tool_record("test", "0")),
         progress: Progress::NONE,
     };
     let prepared = prepare(&Model::open(Path::new(&model)).unwrap(), &plan, &layout, &options).unwrap();
@@ -146,12 +145,10 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
     assert_eq!(lane.record("w0")["pack_stage"]["bound"], false);
     assert_eq!(lane.run(&["stop", "--execute"]).1, 0);
 
-    let pool = b70_store::pool(0).unwrap();
     let how = StageOptions {
         ram_root: ram.path(),
         uid: Host::real().uid(),
         min_free: 0,
-        pool: &pool,
         lock_timeout: Duration::from_secs(5),
         progress: Progress::NONE,
     };

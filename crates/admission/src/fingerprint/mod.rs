@@ -107,7 +107,6 @@ fn token(name: &str) -> String {
 /// build folder that is not there, or cancellation.
 pub fn fingerprint(
     request: &FingerprintRequest<'_>,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Result<FingerprintReport, AdmissionError> {
     let runtime = folder(request.runtime)?;
@@ -118,7 +117,7 @@ pub fn fingerprint(
         doubts.settle("/cmake_cache_sha256", cache.as_ref().map(cmake::Cache::digest).map_err(Clone::clone));
     let cache = cache.unwrap_or_default();
     let source = source::Source::new(&runtime, &build);
-    let tree = source.identify(request.deadline, pool, progress)?;
+    let tree = source.identify(request.deadline, progress)?;
     let mut part = |name: &str, part: Result<Known<String>, String>| doubts.settle(&format!("/runtime/{name}"), part);
     let commit = part("commit", tree.commit);
     let dirty = doubts.settle("/runtime/dirty", tree.dirty);
@@ -130,7 +129,7 @@ pub fn fingerprint(
             None
         }
     };
-    let built = binaries(request, &build, &cache, &mut doubts, pool, progress)?;
+    let built = binaries(request, &build, &cache, &mut doubts, progress)?;
     let compiler = Compiler {
         path: doubts.settle("/compiler/path", cache.known(&["CMAKE_CXX_COMPILER"])),
         version: doubts.settle("/compiler/version", cache.compiler_version(&build)),
@@ -248,7 +247,6 @@ fn binaries(
     build: &Path,
     cache: &cmake::Cache,
     doubts: &mut Doubts,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
 ) -> Result<Built, AdmissionError> {
     let names: Vec<String> = if request.binaries.is_empty() {
@@ -305,7 +303,7 @@ fn binaries(
         .chain(loaded.paths.iter().map(PathBuf::as_path))
         .map(Job::from)
         .collect();
-    let mut digests = hash_many(&jobs, What::Sha256, pool, progress).into_iter();
+    let mut digests = hash_many(&jobs, What::Sha256, progress).into_iter();
     progress.check()?;
     let known = |result: Option<Result<b70_store::Digests>>| match result {
         Some(Ok(digests)) => Ok(digests.sha256.map_or(Known::Unknown, Known::Value)),

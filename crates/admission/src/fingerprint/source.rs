@@ -47,12 +47,7 @@ impl<'a> Source<'a> {
         Self { tree, build }
     }
 
-    pub(super) fn identify(
-        &self,
-        deadline: Duration,
-        pool: &rayon::ThreadPool,
-        progress: &Progress<'_>,
-    ) -> Result<Identity> {
+    pub(super) fn identify(&self, deadline: Duration, progress: &Progress<'_>) -> Result<Identity> {
         let git = Git { tree: self.tree, deadline };
         if git_work_tree(self.tree)?.is_some() {
             match git.tracks_anything() {
@@ -82,7 +77,7 @@ impl<'a> Source<'a> {
                 }
             }
         }
-        let tree_sha256 = match self.tree_digest(pool, progress) {
+        let tree_sha256 = match self.tree_digest(progress) {
             Err(e) if e.is_cancelled() => return Err(e),
             other => other.map(Some).map_err(|e| e.to_string()),
         };
@@ -124,7 +119,7 @@ impl<'a> Source<'a> {
 
     /// SHA-256 over, in path order, each file's relative path, NUL, and the 32 raw bytes of its SHA-256; of a link, the
     /// digest of its target's text.
-    fn tree_digest(&self, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Sha256> {
+    fn tree_digest(&self, progress: &Progress<'_>) -> Result<Sha256> {
         let files = self.files()?;
         let is_link: Vec<bool> = files
             .iter()
@@ -132,7 +127,7 @@ impl<'a> Source<'a> {
             .collect::<Result<_>>()?;
         let jobs: Vec<Job<'_>> =
             files.iter().zip(&is_link).filter(|(_, link)| !**link).map(|(p, _)| Job::from(p.as_path())).collect();
-        let mut digests = hash_many(&jobs, What::Sha256, pool, progress).into_iter();
+        let mut digests = hash_many(&jobs, What::Sha256, progress).into_iter();
         progress.check()?;
         let mut hasher = Hasher::new(What::Sha256);
         for (path, link) in files.iter().zip(is_link) {

@@ -90,10 +90,10 @@ impl Found {
     }
 
     /// Hashes all files; for each, what was read or why not. A file that changes meanwhile is a fault.
-    pub(super) fn hash(&self, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Vec<HashedFile>> {
+    pub(super) fn hash(&self, progress: &Progress<'_>) -> Result<Vec<HashedFile>> {
         let before: Vec<_> = self.files.iter().map(|name| self.root.stat(name)).collect();
         let jobs: Vec<Job<'_>> = self.files.iter().map(|name| Source::Beneath(&self.root, name).into()).collect();
-        let hashed = hash_many(&jobs, What::Sha256, pool, progress);
+        let hashed = hash_many(&jobs, What::Sha256, progress);
         progress.check()?;
         let mut results = Vec::with_capacity(self.files.len());
         for ((name, before), hashed) in self.files.iter().zip(before).zip(hashed) {
@@ -119,7 +119,7 @@ impl Artifact {
     ///
     /// A link, a socket, a device, a refused name, an unreadable or changing file, and a folder without any file are
     /// [`AdmissionError::Unfit`], all of them named.
-    pub fn read(path: &Path, pool: &rayon::ThreadPool, progress: &Progress<'_>) -> Result<Self, AdmissionError> {
+    pub fn read(path: &Path, progress: &Progress<'_>) -> Result<Self, AdmissionError> {
         let path = path.canonicalize().map_err(|e| Error::io("resolve", path, e))?;
         let found = Found::look(&path)?;
         let at = |name: &Path| if found.is_file { path.clone() } else { path.join(name) };
@@ -133,7 +133,7 @@ impl Artifact {
             return Err(AdmissionError::Unfit(faults));
         }
         let mut files = Vec::with_capacity(found.files.len());
-        for (name, result) in found.hash(pool, progress)? {
+        for (name, result) in found.hash(progress)? {
             match result {
                 Ok((sha256, size)) => files.push((name, sha256, size)),
                 Err(what) => faults.push(Mismatch { path: at(name.as_path()), what }),

@@ -12,12 +12,7 @@ use crate::error::AdmissionError;
 
 impl Registry {
     /// Reads the artifact again and compares every file with the record.
-    pub fn verify(
-        &self,
-        key: &Sha256,
-        pool: &rayon::ThreadPool,
-        progress: &Progress<'_>,
-    ) -> Result<RegistryVerdict, AdmissionError> {
+    pub fn verify(&self, key: &Sha256, progress: &Progress<'_>) -> Result<RegistryVerdict, AdmissionError> {
         let start = std::time::Instant::now();
         let record = self.show(key)?;
         let path = PathBuf::from(&record.artifact.path);
@@ -37,7 +32,7 @@ impl Registry {
         // Why not is already among the record's faults.
         let Ok(listed) = recorded_files(&record) else { return Ok(verdict) };
         match Found::look(&path) {
-            Ok(found) => compare(&found, listed, pool, progress, &mut verdict)?,
+            Ok(found) => compare(&found, listed, progress, &mut verdict)?,
             Err(Error::Missing { .. }) => {
                 verdict.missing = listed.into_keys().map(|name| name.as_path().to_path_buf()).collect();
                 verdict.details.push(format!("{} is gone", path.display()));
@@ -56,11 +51,10 @@ impl Registry {
 fn compare(
     found: &Found,
     mut listed: BTreeMap<RelPath, (Sha256, u64)>,
-    pool: &rayon::ThreadPool,
     progress: &Progress<'_>,
     verdict: &mut RegistryVerdict,
 ) -> Result<(), AdmissionError> {
-    for (name, result) in found.hash(pool, progress)? {
+    for (name, result) in found.hash(progress)? {
         let path = name.as_path().to_path_buf();
         match (listed.remove(&name), result) {
             (None, _) => {

@@ -70,16 +70,15 @@ pub enum FocusedEvent<'a> {
 /// crash, hang or say nothing are no error: they are in the report.
 pub fn focused(
     request: &FocusedRequest<'_>,
-    pool: &rayon::ThreadPool,
     events: &mut dyn FnMut(FocusedEvent<'_>),
 ) -> Result<FocusedReport, GoldenError> {
     request.check()?;
-    let set = verify(request.artifact_root, false, pool)?;
+    let set = verify(request.artifact_root, false)?;
     if !set.is_valid() {
         return Err(GoldenError::BadSet { path: set.manifest, faults: set.failures });
     }
     let prepared = Prepared::new(request)?;
-    let before = build_fingerprint(request, &prepared, pool)?;
+    let before = build_fingerprint(request, &prepared)?;
     let identity = identity(request, &prepared, &before, set.manifest_sha256)?;
     let key = b70_manifest::canonical_sha256(&identity).map_err(|e| GoldenError::Parameter {
         name: "the run's identity",
@@ -117,7 +116,7 @@ pub fn focused(
     }
     let seconds = started.elapsed().as_secs_f64();
     // A build that changed while its tests ran: nobody can say which of the two was tested.
-    let after = build_fingerprint(request, &prepared, pool)?;
+    let after = build_fingerprint(request, &prepared)?;
     // By content: a digest that is withheld equals nothing.
     let changed = fingerprint_sha256(&after.fingerprint)? != fingerprint_sha256(&before.fingerprint)?;
     let passed = !changed && tests.iter().all(|test| test.failed == 0 && !test.extra.contains_key("reason"));
@@ -167,14 +166,10 @@ fn value(document: &impl Serialize) -> Result<Value, GoldenError> {
     })
 }
 
-fn build_fingerprint(
-    request: &FocusedRequest<'_>,
-    prepared: &Prepared,
-    pool: &rayon::ThreadPool,
-) -> Result<FingerprintReport, GoldenError> {
+fn build_fingerprint(request: &FocusedRequest<'_>, prepared: &Prepared) -> Result<FingerprintReport, GoldenError> {
     let mut of_build = FingerprintRequest::new(&prepared.source, request.build);
     of_build.binaries = &prepared.binaries;
-    Ok(fingerprint(&of_build, pool, &Progress::NONE.with_cancel(request.cancel))?)
+    Ok(fingerprint(&of_build, &Progress::NONE.with_cancel(request.cancel))?)
 }
 
 fn identity(

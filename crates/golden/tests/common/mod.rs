@@ -6,14 +6,9 @@ use std::process::Command;
 
 use b70_golden::{BLOCK, Mt19937, SetParameters, Tensor, generate};
 
-/// A pool of that many threads.
-pub fn pool(threads: usize) -> rayon::ThreadPool {
-    b70_store::pool(threads).expect("threads can be started")
-}
-
 /// The tensors of a set, by name.
 pub fn tensors(parameters: &SetParameters) -> Vec<Tensor> {
-    generate(parameters, &pool(0)).expect("the parameters are right")
+    generate(parameters).expect("the parameters are right")
 }
 
 /// A Python with the packages of `fixtures/python/requirements-tests.txt`; without one the test fails and says how to get it.

@@ -530,7 +530,7 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use b70_gguf::{GgufWriter, types};
+    use b70_gguf::{GgmlType, GgufWriter};
     use b70_store::{Job, OnExisting, RelPath, Root, Source, hash_file};
 
     use super::*;
@@ -541,7 +541,7 @@ mod tests {
         let mut writer = GgufWriter::new();
         for (index, blocks) in blocks.iter().enumerate() {
             let bytes: Vec<u8> = (0..blocks * 18).map(|at| (at * 31 + index as u64 * 7) as u8).collect();
-            writer.tensor(format!("t{index}"), types::Q4_0, &[32, *blocks], bytes);
+            writer.tensor(format!("t{index}"), GgmlType::Q4_0, &[32, *blocks], bytes);
         }
         writer.write_file(&path).unwrap();
         let model = Model::open(&path).unwrap();

@@ -9,6 +9,7 @@ use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::set_identity;
 use crate::set::{MANIFEST_FILE, SUMS_FILE, clear_the_way, rel};
+use crate::spec::tool_record;
 use crate::sums::{MAX_SUMS_BYTES, sums};
 use crate::verify::same_tensor;
 
@@ -122,7 +123,11 @@ impl Run<'_> {
             },
             gguf: self.model.facts(),
             layout: self.layout.record(),
-            tool: self.options.tool.clone(),
+            tool: self
+                .options
+                .tool
+                .cloned()
+                .unwrap_or_else(|| tool_record(env!("CARGO_PKG_NAME"), env!("CARGO_PKG_VERSION"))),
             plan: Some(self.plan.name().to_owned()),
             tensor_count: entries.len() as u64,
             packed_count_this_run: counts.packed,

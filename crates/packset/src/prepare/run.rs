@@ -43,10 +43,26 @@ pub struct PrepareOptions<'a> {
     pub jobs: usize,
     /// How long to wait for another prepare of the same set.
     pub lock_timeout: Duration,
-    /// The packer, as documents name it.
-    pub tool: &'a ToolRecord,
+    /// The packer, as documents name it; by default this library.
+    pub tool: Option<&'a ToolRecord>,
     /// Progress over source bytes, and cancellation.
     pub progress: Progress<'a>,
+}
+
+impl<'a> PrepareOptions<'a> {
+    /// Of a model whose hash nobody vouches for: rests on receipts, waits a minute for another prepare of the same set.
+    pub fn new(cache_root: &'a Path) -> Self {
+        Self {
+            cache_root,
+            model_hash: &ModelHash::Unknown,
+            rehash: false,
+            force: false,
+            jobs: 0,
+            lock_timeout: Duration::from_secs(60),
+            tool: None,
+            progress: Progress::NONE,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -160,14 +176,14 @@ impl<'a> Run<'a> {
     }
 
     /// Finds the payloads of a finished set that its receipt lets rest unread; returns why others must be read.
-    pub(super) fn rest_on_receipt(&mut self, pool: &rayon::ThreadPool) -> Result<Vec<String>, PackError> {
+    pub(super) fn rest_on_receipt(&mut self) -> Result<Vec<String>, PackError> {
         let Some((document, manifest)) = &self.recorded else { return Ok(Vec::new()) };
         if self.options.rehash {
             return Ok(vec!["a rehash was asked for".to_owned()]);
         }
         // A manifest with names that lead elsewhere is repaired or refused by the checks that follow.
         let Ok(subject) = SetSubject::new(document, Sha256Hex::of(manifest)) else { return Ok(Vec::new()) };
-        let (unread, reasons) = subject.unread(self.set.root(), &How::new(pool))?;
+        let (unread, reasons) = subject.unread(self.set.root(), &How::default())?;
         self.unread = unread;
         Ok(reasons_text(&reasons))
     }

@@ -118,7 +118,7 @@ pub(super) fn check_deep(
         .iter()
         .map(|expected| Job { source: Source::Beneath(stage.root(), &expected.name), size: Some(expected.size) })
         .collect();
-    let results = hash_many(&jobs, What::Sha256, options.pool, &options.progress);
+    let results = hash_many(&jobs, What::Sha256, &options.progress);
     for (tensor, result) in document.tensors.iter().zip(results) {
         let name = &tensor.identity.tensor_name;
         match result.map_err(PackError::from) {

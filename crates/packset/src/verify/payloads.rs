@@ -91,7 +91,7 @@ pub(super) fn check_against(
             failures.add(code, format!("the model's tensor is {} {:?}", source.ggml_type.name(), source.shape));
             continue;
         }
-        match compare_with_source(set.root(), tensor, layout, model, source, how.pool, &how.progress) {
+        match compare_with_source(set.root(), tensor, layout, model, source, &how.progress) {
             Ok(None) => bytes += tensor.payload.size_bytes,
             Ok(Some(row)) => {
                 failures.add(code, format!("the unpacked blocks differ from the model's, first in row {row}"));

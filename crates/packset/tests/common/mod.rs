@@ -47,7 +47,7 @@ impl Lab {
             force: false,
             jobs,
             lock_timeout: Duration::from_secs(60),
-            tool: &tool(),
+            tool: Some(&tool()),
             progress: Progress::NONE,
         };
         let layout: &dyn Layout = &self.layout;

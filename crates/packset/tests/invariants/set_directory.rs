@@ -19,7 +19,6 @@ struct Base {
     set: PathBuf,
     /// Every document of the set with its good bytes, the manifest first.
     documents: Vec<(PathBuf, Vec<u8>)>,
-    pool: rayon::ThreadPool,
 }
 
 thread_local! {
@@ -47,7 +46,7 @@ fn base() -> Base {
         })
         .collect();
     let root = set.parent().expect("a set lies in a root").to_path_buf();
-    Base { lab, root, set, documents, pool: b70_store::pool(1).expect("threads") }
+    Base { lab, root, set, documents }
 }
 
 /// The first byte chooses a document, the second how the rest changes it: as its whole content, or as edits of four bytes
@@ -102,7 +101,6 @@ fn judged(base: &Base) -> bool {
         expectation: &expectation,
         against: None,
         spec: None,
-        pool: &base.pool,
         progress: Progress::NONE,
     };
     let verified = match verify(&set, &base.lab.layout, &options) {

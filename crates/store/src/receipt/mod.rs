@@ -98,8 +98,6 @@ impl fmt::Debug for Extras<'_> {
 /// How a validation runs.
 #[derive(Debug, Clone, Copy)]
 pub struct How<'a> {
-    /// The threads that hash.
-    pub pool: &'a rayon::ThreadPool,
     /// What to do when a file changed a moment ago.
     pub quiet: Quiet,
     /// Whether a receipt older than this is void, against decay that no time stamp shows.
@@ -108,10 +106,10 @@ pub struct How<'a> {
     pub progress: Progress<'a>,
 }
 
-impl<'a> How<'a> {
+impl Default for How<'_> {
     /// Waits up to 3 s for quiet, no age limit, no progress.
-    pub fn new(pool: &'a rayon::ThreadPool) -> Self {
-        Self { pool, quiet: Quiet::Wait(Duration::from_secs(3)), max_age: None, progress: Progress::NONE }
+    fn default() -> Self {
+        Self { quiet: Quiet::Wait(Duration::from_secs(3)), max_age: None, progress: Progress::NONE }
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::time::ClockId;
 use super::{
     DirectoryHint, Evidence, Expected, How, QUIET_GUARD, Quiet, RULE, Reason, Receipt, ReceiptFile, Subject, Verdict,
 };
-use crate::digest::{Blake3, Content, Digests, Job, Source, What};
+use crate::digest::{Blake3, Content, Digests, Job, Source, What, on_threads};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::{FileIdentity, FileSystem, Scope, clock_ns, file_system_of, identity_of, this_boot};
 use crate::many::hash_many;
@@ -225,7 +225,7 @@ pub(super) fn prove(
     stamps: &Stamps,
     how: &How<'_>,
 ) -> Result<Vec<Result<Proof>>> {
-    prove_by(root, files, stamps, how, &mut |jobs| hash_many(jobs, what, how.pool, &how.progress))
+    prove_by(root, files, stamps, how, &mut |jobs| hash_many(jobs, what, &how.progress))
 }
 
 /// Computes the digests of open files, one result for each, in order.
@@ -244,7 +244,7 @@ fn prove_by(
         how.progress.check()?;
         // In parallel, since the fsync of a file that was just written may take long.
         let begun: Vec<Result<Begun>> =
-            how.pool.install(|| batch.par_iter().map(|expected| begin(root, expected, stamps)).collect());
+            on_threads(|| batch.par_iter().map(|expected| begin(root, expected, stamps)).collect())?;
         let jobs: Vec<Job<'_>> = begun
             .iter()
             .flatten()
@@ -282,7 +282,7 @@ fn combine(root: &Root, mut errors: Vec<(&Expected, Error)>) -> Result<()> {
 /// Errors: a file that is missing, has another size or digest, changed or cannot be read ([`Error::Mismatches`] when
 /// there are several), [`Error::Cancelled`]. Whatever merely stands against a receipt is no error.
 pub fn issue(subject: &Subject<'_>, how: &How<'_>) -> Result<Verdict> {
-    issue_with(subject, how, &mut |jobs| hash_many(jobs, What::Both, how.pool, &how.progress))
+    issue_with(subject, how, &mut |jobs| hash_many(jobs, What::Both, &how.progress))
 }
 
 /// [`issue`] for a caller that reads the files for a purpose of its own and hashes them on the way: `hash` is given open

@@ -3,32 +3,24 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use b70_store::{
-    Admission, Expected, Extras, How, Receipt, RelPath, Root, Sha256, Subject, Verdict, admit, issue, pool,
-};
+use b70_store::{Admission, Expected, Extras, How, Receipt, RelPath, Root, Sha256, Subject, Verdict, admit, issue};
 
 use crate::common::{bytes, name, root};
 use crate::{FORMAT, RECEIPT, SIZE};
 
-/// A folder with files, the documents' view of it, and a pool.
+/// A folder with files, and the documents' view of it.
 pub(crate) struct Set {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) root: Root,
     pub(crate) files: Vec<Expected>,
     pub(crate) bindings: BTreeMap<String, String>,
-    pub(crate) pool: rayon::ThreadPool,
 }
 
 impl Set {
     pub(crate) fn new(dir: tempfile::TempDir, count: usize) -> Self {
         let root = root(dir.path());
-        let mut set = Self {
-            dir,
-            root,
-            files: Vec::new(),
-            bindings: BTreeMap::from([("set_key".to_owned(), "k".to_owned())]),
-            pool: pool(2).expect("a pool"),
-        };
+        let mut set =
+            Self { dir, root, files: Vec::new(), bindings: BTreeMap::from([("set_key".to_owned(), "k".to_owned())]) };
         std::fs::create_dir(set.dir.path().join("tensors")).expect("made");
         for i in 0..count {
             let file = if i % 2 == 0 { format!("tensors/{i}.bin") } else { format!("{i}.bin") };
@@ -56,7 +48,7 @@ impl Set {
     }
 
     pub(crate) fn how(&self) -> How<'_> {
-        How::new(&self.pool)
+        How::default()
     }
 
     pub(crate) fn issue(&self) -> Receipt {
@@ -90,7 +82,6 @@ impl Set {
             root,
             files: receipt.files.iter().map(expected).collect(),
             bindings: receipt.0.bindings,
-            pool: pool(1).expect("a pool"),
         }
     }
 }

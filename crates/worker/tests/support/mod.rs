@@ -43,7 +43,6 @@ pub(crate) struct Bench {
     pub(crate) mode: GpuMode,
     pub(crate) signaller: Signaller,
     pub(crate) checks: StartChecks,
-    pool: rayon::ThreadPool,
 }
 
 impl Bench {
@@ -72,16 +71,7 @@ impl Bench {
         // Verdicts about cards come from a recorded host, so that other servers of this machine do not matter.
         let host =
             Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/four-b70-idle")).unwrap();
-        let pool = b70_store::pool(1).unwrap();
-        Self {
-            dir,
-            document,
-            host,
-            mode: GpuMode::Absent,
-            signaller: Signaller::new(),
-            checks: StartChecks::default(),
-            pool,
-        }
+        Self { dir, document, host, mode: GpuMode::Absent, signaller: Signaller::new(), checks: StartChecks::default() }
     }
 
     pub(crate) fn config(&self) -> PathBuf {
@@ -104,7 +94,7 @@ impl Bench {
 
     pub(crate) fn with<T>(&self, act: impl FnOnce(&Supervisor<'_>) -> T) -> T {
         let lane = self.lane();
-        let resolve = ResolveOptions { layout: None, pool: &self.pool, uid: 0 };
+        let resolve = ResolveOptions { layout: None, uid: 0 };
         let lease_root = self.dir.path().join("leases");
         let checks = self.checks.clone();
         act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve, checks })
