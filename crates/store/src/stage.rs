@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rayon::prelude::*;
 
-use crate::digest::{Blake3, Content, Job, Source};
+use crate::digest::{Blake3, Content, Job, Source, on_threads};
 use crate::error::{Error, Result};
 use crate::identity::{FileIdentity, Scope, identity_of};
 use crate::path::{RelPath, Root};
@@ -47,7 +47,7 @@ pub fn stage(
 ) -> Result<Admission> {
     let root = folder.root();
     let copies = || files.par_iter().map(|file| copy(root, file, &how.progress)).collect::<Result<Vec<Content>>>();
-    let contents = how.pool.install(copies)?;
+    let contents = on_threads(copies)??;
     for parent in files.iter().filter_map(|file| file.expected.name.parent()).collect::<BTreeSet<_>>() {
         root.dir(&parent)?.sync()?;
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use b70_store::{
     Admission, Blake3, Content, Error, Expected, How, Result, Root, Sha256, Source, StageFile, StagingDir, Trust,
-    admit, identity_at, pool, stage,
+    admit, identity_at, stage,
 };
 use common::{disk, memory, name, root, tree};
 
@@ -27,13 +27,13 @@ fn staged(to: &Root, change: &dyn Fn(&mut StageFile<'_>)) -> Result<(Admission, 
     let open = std::fs::File::open(&path).expect("open");
     let mut files = [file(Source::Beneath(&beneath, &a), "a", BYTES), file(Source::File(&open, &path), "sub/b", b"b")];
     change(&mut files[0]);
-    let (pool, folder) = (pool(2)?, StagingDir::create(to)?);
+    let (folder) = (pool(2)?, StagingDir::create(to)?);
     folder.root().create_dir_durable(&name("sub"), 0o700)?;
     let bindings = |contents: &[Content]| {
         assert_eq!(contents, [Content::of(BYTES), Content::of(b"b")]);
         Ok(BTreeMap::from([("key".to_owned(), contents[0].sha256.to_string())]))
     };
-    let admission = stage(&folder, &files, "example-v2", bindings, &How::new(&pool))?;
+    let admission = stage(&folder, &files, "example-v2", bindings, &How::default())?;
     Ok((admission, folder))
 }
 
@@ -65,7 +65,7 @@ fn a_copy_is_read_back_once_and_its_receipt_holds() {
             bindings: &receipt.bindings.clone(),
             extras: b70_store::Extras::Ignore,
         };
-        let again = admit(&subject, Ok(receipt), &How::new(&pool(2).expect("threads"))).expect("decided");
+        let again = admit(&subject, Ok(receipt), &How::default()).expect("decided");
         assert_eq!((again.trust, again.bytes_read), (Trust::Receipt, 0), "{again:?}");
     }
 }
