@@ -27,7 +27,7 @@ fn staged(to: &Root, change: &dyn Fn(&mut StageFile<'_>)) -> Result<(Admission, 
     let open = std::fs::File::open(&path).expect("open");
     let mut files = [file(Source::Beneath(&beneath, &a), "a", BYTES), file(Source::File(&open, &path), "sub/b", b"b")];
     change(&mut files[0]);
-    let (folder) = (pool(2)?, StagingDir::create(to)?);
+    let folder = StagingDir::create(to)?;
     folder.root().create_dir_durable(&name("sub"), 0o700)?;
     let bindings = |contents: &[Content]| {
         assert_eq!(contents, [Content::of(BYTES), Content::of(b"b")]);
