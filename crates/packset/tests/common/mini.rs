@@ -27,7 +27,6 @@ pub struct Mini {
     plan: Plan,
     pub root: PathBuf,
     pub key: Sha256Hex,
-    pub pool: rayon::ThreadPool,
 }
 
 impl Mini {
@@ -35,7 +34,7 @@ impl Mini {
         let lab = Lab::with(&STANDARD);
         let (plan, root) = (plan(&lab, "mini"), lab.folder.path().join("cache"));
         let key = b70_packset::plan_keys(&plan, &lab.layout, sha256_of(&lab.path)).expect("exact shapes").set_key;
-        let mini = Self { lab, plan, root, key, pool: b70_store::pool(2).expect("threads") };
+        let mini = Self { lab, plan, root, key };
         mini.prepare();
         mini
     }
@@ -61,7 +60,7 @@ impl Mini {
             force: false,
             jobs: 2,
             lock_timeout: Duration::from_secs(60),
-            tool: &tool(),
+            tool: Some(&tool()),
             progress: Progress::NONE,
         };
         b70_packset::prepare(&self.lab.model(), plan, &self.lab.layout, &options)
@@ -90,7 +89,6 @@ impl Mini {
             expectation: &Expectation { set_key: Some(key), ..Expectation::default() },
             against: against.as_ref(),
             spec: None,
-            pool: &self.pool,
             progress: Progress::NONE,
         };
         b70_packset::verify(&SetDir::open(&self.root, key)?, &self.lab.layout, &options)

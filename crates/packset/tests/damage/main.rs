@@ -191,7 +191,7 @@ fn payload_paths_that_leave_the_set_are_refused() {
         ];
         assert_eq!(mini.codes(Depth::Deep, None), expected, "{path:?}");
         let (opened, out) = (SetDir::open(&mini.root, mini.key).expect("a set"), mini.at("unpacked"));
-        let unpacked = b70_packset::unpack(&opened, FIRST, &mini.lab.layout, &out, &mini.pool, &Progress::NONE);
+        let unpacked = b70_packset::unpack(&opened, FIRST, &mini.lab.layout, &out, &Progress::NONE);
         assert!(unpacked.is_err(), "{path:?}: {unpacked:?}");
         assert!(!out.exists(), "{path:?}");
         overwrite(&set.join("manifest.json"), &good);
