@@ -8,7 +8,7 @@ use b70_bench::{
 };
 use b70_cli::{CliError, Output, Style, Ui, exit, interrupt_flag, usable_root};
 use b70_client::{Api, ApiKey, Deadlines};
-use b70_manifest::calibration::{Comparison, Verdict};
+use b70_manifest::calibration::{Comparison, ComparisonVerdict};
 use b70_manifest::workers::Arm;
 use b70_procguard::Host;
 use b70_store::json_bytes;
@@ -158,7 +158,7 @@ pub(crate) fn compare(ui: &Ui, args: &CompareArgs) -> Result<Output, CliError> {
     if let Some(out) = &args.out {
         write_document(out, &json_bytes(out, &comparison)?, false)?;
     }
-    let code = if comparison.verdict == Verdict::Win { exit::OK } else { exit::CHECK_FAILED };
+    let code = if comparison.verdict == ComparisonVerdict::Win { exit::OK } else { exit::CHECK_FAILED };
     Output::new(&comparison, text::compared(ui, &comparison), code)
 }
 

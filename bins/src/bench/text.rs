@@ -2,7 +2,7 @@
 
 use b70_bench::{CalibrationPlan, CalibrationReport, RunStatus, SuiteReport, VerifyReport};
 use b70_cli::{Style, Ui};
-use b70_manifest::calibration::{CalibrationRow, Comparison, Verdict};
+use b70_manifest::calibration::{CalibrationRow, Comparison, ComparisonVerdict};
 use serde_json::Value;
 
 /// Text from a file or a server as a terminal may show it: control characters are escaped.
@@ -132,9 +132,9 @@ pub(crate) fn verified(ui: &Ui, report: &VerifyReport) -> String {
 
 pub(crate) fn compared(ui: &Ui, comparison: &Comparison) -> String {
     let style = match comparison.verdict {
-        Verdict::Win => Style::Good,
-        Verdict::Loss => Style::Bad,
-        Verdict::Inconclusive | Verdict::Unqualified => Style::Warn,
+        ComparisonVerdict::Win => Style::Good,
+        ComparisonVerdict::Loss => Style::Bad,
+        ComparisonVerdict::Inconclusive | ComparisonVerdict::Unqualified => Style::Warn,
     };
     let mut text = format!("{}\n", ui.paint(style, comparison.verdict.as_str()));
     let percent = |ratio: f64| format!("{:+.2} %", (ratio - 1.0) * 100.0);

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use b70_admission::{
-    AdmittedPath, CacheStatus, Document, Entries, FingerprintRequest, ModelSource, PrepareAction, PrepareRequest,
-    Prepared, PreparedEntries, Reserve, Warmed, fingerprint, host_facts,
+    AdmittedPath, CacheStatus, Entries, FingerprintRequest, ModelSource, OutputDocument, PrepareAction, PrepareRequest,
+    PreparedEntries, PreparedModel, Reserve, Warmed, fingerprint, host_facts,
 };
 use b70_cli::{CliError, Context, Output, Style, bytes_text, exit, seconds_text, shown};
 use b70_manifest::pack::ToolRecord;
 use b70_procguard::Host;
-use b70_store::{How, Sha256};
+use b70_store::{HashOptions, Sha256};
 
 use crate::cache::context::{Selection, cache_path, create, keys, missing, open, required, select};
 use crate::cache::{BuildArgs, Role, RootArgs, SelectArgs};
@@ -19,8 +19,8 @@ use crate::cache::{BuildArgs, Role, RootArgs, SelectArgs};
 /// How long Git and package managers may take for the build's identity.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-fn how<'a>(context: &'a Context<'_>) -> How<'a> {
-    How { progress: context.quietly(), ..How::default() }
+fn how<'a>(context: &'a Context<'_>) -> HashOptions<'a> {
+    HashOptions { progress: context.quietly(), ..HashOptions::default() }
 }
 
 fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
@@ -52,7 +52,7 @@ fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
 fn statuses(context: &Context<'_>, entries: Vec<CacheStatus>) -> Result<Output, CliError> {
     let code = if entries.iter().all(|entry| entry.valid) { exit::OK } else { exit::CHECK_FAILED };
     let text = status_text(context, &entries);
-    Output::new(&Document::of_cache(Entries { entries }), text, code)
+    Output::new(&OutputDocument::of_cache(Entries { entries }), text, code)
 }
 
 pub(crate) fn status(context: &Context<'_>, select_args: &SelectArgs, root: &RootArgs) -> Result<Output, CliError> {
@@ -102,7 +102,7 @@ pub(crate) fn verify(
     for (_, key) in keys(&cache, &selection)? {
         let bar = context.ui.progress("verify", 0);
         let on_bytes = |bytes| bar.add(bytes);
-        let how = How { progress: context.progress(&on_bytes), ..How::default() };
+        let how = HashOptions { progress: context.progress(&on_bytes), ..HashOptions::default() };
         let status = cache.verify(&key, Duration::from_secs(wait), &how);
         bar.finish();
         entries.push(status?);
@@ -163,7 +163,7 @@ pub(crate) fn prepare(
             copied.fetch_add(bytes, Ordering::Relaxed);
             bar.add(bytes);
         };
-        let how = How { progress: context.progress(&on_bytes), ..How::default() };
+        let how = HashOptions { progress: context.progress(&on_bytes), ..HashOptions::default() };
         let request = PrepareRequest {
             role: target.role.unwrap_or("target"),
             source,
@@ -186,7 +186,7 @@ pub(crate) fn prepare(
         entries.push(prepared?);
     }
     let text = entries.iter().map(|entry| prepared_text(context, entry)).collect::<String>();
-    Output::ok(&Document::of_cache(PreparedEntries { status: "ready", entries, remarks }), text)
+    Output::ok(&OutputDocument::of_cache(PreparedEntries { status: "ready", entries, remarks }), text)
 }
 
 /// The model, once it is known to be whole, and a remark about it: half a model is not worth its memory.
@@ -201,7 +201,7 @@ fn open_model(path: &Path, size: Option<u64>) -> Result<(ModelSource, Option<Str
     Ok((source, remark))
 }
 
-fn prepared_text(context: &Context<'_>, entry: &Prepared) -> String {
+fn prepared_text(context: &Context<'_>, entry: &PreparedModel) -> String {
     let action = match entry.action {
         PrepareAction::Copied => "copied",
         PrepareAction::Reused => "reused",
@@ -256,7 +256,7 @@ pub(crate) fn warm(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
         })
         .collect::<Vec<_>>()
         .concat();
-    Output::ok(&Document::of_cache(Entries { entries }), text)
+    Output::ok(&OutputDocument::of_cache(Entries { entries }), text)
 }
 
 pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootArgs) -> Result<Output, CliError> {
@@ -280,7 +280,7 @@ pub(crate) fn path(context: &Context<'_>, select_args: &SelectArgs, root: &RootA
         entries.push(AdmittedPath { role: status.role, key, path });
     }
     let text = entries.iter().map(|entry| format!("{}\n", entry.path)).collect::<Vec<_>>().concat();
-    Output::ok(&Document::of_cache(Entries { entries }), text)
+    Output::ok(&OutputDocument::of_cache(Entries { entries }), text)
 }
 
 pub(crate) fn drop(
@@ -320,5 +320,5 @@ pub(crate) fn drop(
         text.push_str("nothing was removed: add --execute\n");
     }
     let code = if plan.is_allowed() { exit::OK } else { exit::CHECK_FAILED };
-    Output::new(&Document::of_cache(plan), text, code)
+    Output::new(&OutputDocument::of_cache(plan), text, code)
 }

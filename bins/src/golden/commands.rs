@@ -5,7 +5,7 @@ use std::time::Duration;
 use b70_admission::{FingerprintRequest, fingerprint};
 use b70_cli::{CliError, Output, Style, Ui, default_root, exit, interrupt_flag, seconds_text, shown, usable_root};
 use b70_golden::{
-    CardChoice, FocusedEvent, FocusedRequest, PrepareOptions, REQUIRED_CASES, SetParameters, text_environment,
+    CardChoice, FixtureOptions, FocusedEvent, FocusedRequest, REQUIRED_CASES, SetParameters, text_environment,
 };
 use b70_manifest::document::read;
 use b70_manifest::golden::FocusedStatus;
@@ -50,7 +50,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs) -> Result<Output, CliError> {
         }
         _ => None,
     };
-    let options = PrepareOptions {
+    let options = FixtureOptions {
         source_model_sha256: spec.map(|spec| spec.source.sha256),
         build_fingerprint_sha256: build,
         force: args.force,

@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::Path, process, time::Duration};
 use b70_cli::{CliError, Output, Style, Ui, exit};
 use b70_client::ApiKey;
 use b70_procguard::{
-    Cards, CheckStatus, DoctorReport, GpuRef, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions,
-    Verdict, pin_to_card, record, redact_arguments,
+    CardVerdict, Cards, CheckStatus, DoctorReport, GpuRef, Host, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage,
+    UsageOptions, pin_to_card, record, redact_arguments,
 };
 use b70_worker::{ProbeOptions, local_listener, probe};
 
@@ -155,7 +155,7 @@ fn warn_if_used(host: &Host, ui: &Ui, cards: &Cards, pci: PciAddress) {
         return;
     }
     let usage = Usage::scan(host, cards, &UsageOptions::default());
-    if let Some(card) = usage.card(pci).filter(|c| c.verdict == Verdict::Used) {
+    if let Some(card) = usage.card(pci).filter(|c| c.verdict == CardVerdict::Used) {
         let pids: Vec<String> = card.owners.iter().map(|o| format!("{} ({})", o.pid, o.comm)).collect();
         ui.note(&format!(
             "{} {pci} is in use without this lease by {}",

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use b70_cli::{Style, Ui, bytes_text, seconds_text};
-use b70_procguard::{Cards, CheckStatus, DoctorReport, LeaseKind, LeaseReport, RecordSummary, Usage, Verdict};
+use b70_procguard::{CardVerdict, Cards, CheckStatus, DoctorReport, LeaseKind, LeaseReport, RecordSummary, Usage};
 use b70_worker::{KernelFindings, LivenessReport};
 
 fn or_dash(text: Option<&str>) -> &str {
@@ -52,9 +52,9 @@ pub(crate) fn usage(ui: &Ui, usage: &Usage) -> String {
     }
     for card in &usage.cards {
         let verdict = match card.verdict {
-            Verdict::Free => ui.paint(Style::Good, "free"),
-            Verdict::Used => ui.paint(Style::Bad, "used"),
-            Verdict::Unknown => ui.paint(Style::Warn, "unknown"),
+            CardVerdict::Free => ui.paint(Style::Good, "free"),
+            CardVerdict::Used => ui.paint(Style::Bad, "used"),
+            CardVerdict::Unknown => ui.paint(Style::Warn, "unknown"),
         };
         let _ = writeln!(out, "{}  {verdict}", ui.paint(Style::Strong, &card.pci.to_string()));
         for owner in &card.owners {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use b70_cli::{CliError, default_root, usable_root};
 use b70_manifest::Sha256Hex;
 use b70_manifest::model_pack::ModelPackManifest;
-use b70_packset::{Model, Plan, SetDir};
+use b70_packset::{Model, SetDir, TensorPlan};
 use b70_store::RootKind;
 use b70_xe2pack::{Kernel, Xe2DpasV2};
 
@@ -59,9 +59,13 @@ pub(crate) fn model(path: Option<&Path>, spec: Option<&ModelPackManifest>) -> Re
 }
 
 /// The plan: the one that is named, else the one the spec names, else everything.
-pub(crate) fn plan(args: &PlanArgs, spec: Option<&ModelPackManifest>, layout: Xe2DpasV2) -> Result<Plan, CliError> {
+pub(crate) fn plan(
+    args: &PlanArgs,
+    spec: Option<&ModelPackManifest>,
+    layout: Xe2DpasV2,
+) -> Result<TensorPlan, CliError> {
     let name = args.plan.as_deref().or_else(|| spec.and_then(|spec| b70_packset::spec_plan(spec, &layout)));
-    Ok(Plan::named_or_file(name.unwrap_or(b70_xe2pack::ALL_PLAN), &layout)?)
+    Ok(TensorPlan::named_or_file(name.unwrap_or(b70_xe2pack::ALL_PLAN), &layout)?)
 }
 
 /// Reads a model-pack manifest.

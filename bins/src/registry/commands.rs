@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_admission::{
-    Artifact, Document, FingerprintReport, FingerprintRequest, Known, ListedRecords, RegisterRequest, Registry,
+    Artifact, FingerprintReport, FingerprintRequest, Known, ListedRecords, OutputDocument, RegisterRequest, Registry,
 };
 use b70_cli::{CliError, Context, Output, Style, bytes_text, default_root, exit, seconds_text, shown, usable_root};
 use b70_manifest::document::read;
@@ -163,7 +163,7 @@ pub(crate) fn register(context: &Context<'_>, root: &RootArgs, args: &RegisterAr
         artifact.files.len(),
         bytes_text(artifact.size_bytes)
     );
-    Output::ok(&Document::of_registry(registered), text)
+    Output::ok(&OutputDocument::of_registry(registered), text)
 }
 
 pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
@@ -186,7 +186,7 @@ pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Re
     for fault in &verdict.record_faults {
         text.push_str(&format!("  the record: {}\n", shown(fault)));
     }
-    Output::new(&Document::of_registry(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
+    Output::new(&OutputDocument::of_registry(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
 }
 
 pub(crate) fn list(context: &Context<'_>, root: &RootArgs) -> Result<Output, CliError> {
@@ -216,7 +216,7 @@ pub(crate) fn list(context: &Context<'_>, root: &RootArgs) -> Result<Output, Cli
     if records.is_empty() {
         text.push_str("the registry is empty\n");
     }
-    Output::ok(&Document::of_registry(ListedRecords { records }), text)
+    Output::ok(&OutputDocument::of_registry(ListedRecords { records }), text)
 }
 
 pub(crate) fn show(root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
@@ -229,7 +229,7 @@ pub(crate) fn show(root: &RootArgs, key: &Sha256) -> Result<Output, CliError> {
 pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
     let Some(registry) = open(root)? else {
         let plan = b70_admission::GcPlan { plan: Vec::new(), kept: 0, executed: execute };
-        return Output::ok(&Document::of_registry(plan), "the registry is empty\n");
+        return Output::ok(&OutputDocument::of_registry(plan), "the registry is empty\n");
     };
     let plan = if execute { registry.gc(GC_WAIT)? } else { registry.plan_gc()? };
     let verb = if plan.executed { "removed" } else { "would remove" };
@@ -243,5 +243,5 @@ pub(crate) fn gc(root: &RootArgs, execute: bool) -> Result<Output, CliError> {
     if !plan.executed && !plan.plan.is_empty() {
         text.push_str("nothing was removed: add --execute\n");
     }
-    Output::ok(&Document::of_registry(plan), text)
+    Output::ok(&OutputDocument::of_registry(plan), text)
 }

@@ -11,9 +11,9 @@ use b70_cli::{CliError, Output, Ui, exit, interrupt_flag};
 use b70_client::ApiKey;
 use b70_procguard::{Host, Signaller};
 use b70_worker::{
-    GpuMode, InitOptions, Lane, LogFollower, LogText, Plan, RenderFormat, RenderedFiles, ResolveOptions, StartChecks,
-    StartOptions, StatusOptions, StopOptions, Supervisor, UnitOptions, assign, log_tail, redacted, render, starter,
-    validate, write_new,
+    GpuMode, InitOptions, Lane, LogFollower, LogText, RenderFormat, RenderedFiles, ResolveOptions, StartChecks,
+    StartOptions, StatusOptions, StopOptions, Supervisor, UnitOptions, WorkerPlan, assign, log_tail, redacted, render,
+    starter, validate, write_new,
 };
 use b70_xe2pack::Xe2DpasV2;
 
@@ -166,7 +166,7 @@ fn stop_options<'a>(
     Ok(StopOptions { wait: seconds("--wait", stop.wait)?, kill_after, signaller, progress })
 }
 
-fn finish(ui: &Ui, plan: &Plan) -> Result<Output, CliError> {
+fn finish(ui: &Ui, plan: &WorkerPlan) -> Result<Output, CliError> {
     Output::new(plan, text::plan(ui, plan), plan.exit_code())
 }
 

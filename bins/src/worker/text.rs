@@ -4,7 +4,7 @@ use std::{fmt::Write as _, path::Path};
 
 use b70_cli::{Style, Ui};
 use b70_manifest::{state::WorkerStatus, workers::Workers};
-use b70_worker::{ActionKind, Outcome, Plan, Severity, Validation};
+use b70_worker::{ActionKind, ActionOutcome, Severity, Validation, WorkerPlan};
 
 pub(crate) fn validation(ui: &Ui, found: &Validation) -> String {
     let mut out = String::new();
@@ -21,7 +21,7 @@ pub(crate) fn validation(ui: &Ui, found: &Validation) -> String {
     out
 }
 
-pub(crate) fn plan(ui: &Ui, plan: &Plan) -> String {
+pub(crate) fn plan(ui: &Ui, plan: &WorkerPlan) -> String {
     let mut out = String::new();
     for action in &plan.plan {
         let verb = match action.action {
@@ -50,9 +50,9 @@ pub(crate) fn plan(ui: &Ui, plan: &Plan) -> String {
     }
     for result in &plan.results {
         let style = match result.outcome {
-            Outcome::Ready | Outcome::Started | Outcome::Stopped => Style::Good,
-            Outcome::Nothing => Style::Dim,
-            Outcome::Failed | Outcome::Deadline | Outcome::Interrupted => Style::Bad,
+            ActionOutcome::Ready | ActionOutcome::Started | ActionOutcome::Stopped => Style::Good,
+            ActionOutcome::Nothing => Style::Dim,
+            ActionOutcome::Failed | ActionOutcome::Deadline | ActionOutcome::Interrupted => Style::Bad,
         };
         let word = serde_json::to_value(result.outcome).ok().and_then(|v| v.as_str().map(str::to_owned));
         let pid = result.pid.map_or_else(String::new, |pid| format!(" (pid {pid})"));

@@ -32,7 +32,7 @@ pub enum AdmissionError {
     },
     /// A document of the store does not say what it must.
     #[error("the document {} is refused: {why}", path.display())]
-    Document {
+    OutputDocument {
         /// The document.
         path: PathBuf,
         /// What is wrong with it.
@@ -68,7 +68,7 @@ impl AdmissionError {
             Self::Unfit(_) => "unfit-artifact",
             Self::Split { .. } => "split-model",
             Self::Gguf { .. } => "gguf",
-            Self::Document { .. } => "document",
+            Self::OutputDocument { .. } => "document",
             Self::NotThere { .. } => "not-there",
             Self::NotAdmitted { .. } => "not-admitted",
         }
@@ -89,7 +89,7 @@ impl Explain for AdmissionError {
             }
             Self::Gguf { path, .. } => report.path(path),
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
-            Self::Document { path, .. } | Self::NotAdmitted { path, .. } | Self::NotThere { root: path, .. } => {
+            Self::OutputDocument { path, .. } | Self::NotAdmitted { path, .. } | Self::NotThere { root: path, .. } => {
                 report.path(path)
             }
         }
@@ -99,7 +99,7 @@ impl Explain for AdmissionError {
         match self {
             Self::Store(error) => error.exit_code(),
             Self::Unfit(_) | Self::Split { .. } | Self::Gguf { .. } => exit::USAGE,
-            Self::Document { .. } | Self::NotThere { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
+            Self::OutputDocument { .. } | Self::NotThere { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
         }
     }
 }

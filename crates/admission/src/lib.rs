@@ -61,9 +61,9 @@ mod output;
 mod registry;
 
 pub use cache::{
-    CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, Look, ModelCache, ModelSource, ModelSourceFile,
-    PrepareAction, PrepareRequest, Prepared, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_fault,
-    model_sha256, resident_bytes,
+    CacheLookup, CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, ModelCache, ModelSource, ModelSourceFile,
+    PrepareAction, PrepareRequest, PreparedModel, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile,
+    model_fault, model_sha256, resident_bytes,
 };
 pub use documents::{
     ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts, Known,
@@ -74,7 +74,7 @@ pub use fingerprint::{
     DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, fingerprint, fingerprint_sha256,
     host_facts,
 };
-pub use output::{AdmittedPath, Document, Entries, ListedRecords, PreparedEntries, output_schemas};
+pub use output::{AdmittedPath, Entries, ListedRecords, OutputDocument, PreparedEntries, output_schemas};
 pub use registry::{
     Artifact, GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry,
     RegistryVerdict, folder_sha256, pack_key,

@@ -1,19 +1,19 @@
 //! What the commands over the RAM cache and the artifact registry print with `--json`, and its schemas.
 
-use b70_manifest::schema::{Entry, output};
+use b70_manifest::schema::{SchemaEntry, output};
 use b70_manifest::{EvidenceClass, NeverEligible};
 use b70_store::Sha256;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cache::{CacheStatus, DropPlan, Prepared, Warmed};
+use crate::cache::{CacheStatus, DropPlan, PreparedModel, Warmed};
 use crate::documents::RegistryRecord;
 use crate::fingerprint::FingerprintReport;
 use crate::registry::{GcPlan, Listed, Registered, RegistryVerdict};
 
 /// A command's document: what the result may be used for, and the result.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Document<T> {
+pub struct OutputDocument<T> {
     /// Version of this document's form, 1.
     #[schemars(range(min = 1, max = 1))]
     pub schema_version: u64,
@@ -26,7 +26,7 @@ pub struct Document<T> {
     pub body: T,
 }
 
-impl<T> Document<T> {
+impl<T> OutputDocument<T> {
     /// A document of the RAM cache.
     pub fn of_cache(body: T) -> Self {
         Self::new(EvidenceClass::DevelopmentInitializationOnly, body)
@@ -55,7 +55,7 @@ pub struct PreparedEntries {
     /// `ready`.
     pub status: &'static str,
     /// In the order asked for.
-    pub entries: Vec<Prepared>,
+    pub entries: Vec<PreparedModel>,
     /// What was left unchecked in the models, for each that has something.
     pub remarks: Vec<String>,
 }
@@ -79,19 +79,19 @@ pub struct ListedRecords {
 }
 
 /// One entry a command: file name below `docs/schemas`, and the schema.
-pub fn output_schemas() -> Vec<Entry> {
+pub fn output_schemas() -> Vec<SchemaEntry> {
     vec![
         // `status` and `verify` print the same.
-        output::<Document<Entries<CacheStatus>>>("cache-status"),
-        output::<Document<PreparedEntries>>("cache-prepare"),
-        output::<Document<Entries<Warmed>>>("cache-warm"),
-        output::<Document<Entries<AdmittedPath>>>("cache-path"),
-        output::<Document<DropPlan>>("cache-drop"),
+        output::<OutputDocument<Entries<CacheStatus>>>("cache-status"),
+        output::<OutputDocument<PreparedEntries>>("cache-prepare"),
+        output::<OutputDocument<Entries<Warmed>>>("cache-warm"),
+        output::<OutputDocument<Entries<AdmittedPath>>>("cache-path"),
+        output::<OutputDocument<DropPlan>>("cache-drop"),
         output::<FingerprintReport>("registry-fingerprint"),
-        output::<Document<Registered>>("registry-register"),
-        output::<Document<RegistryVerdict>>("registry-verify"),
-        output::<Document<ListedRecords>>("registry-list"),
+        output::<OutputDocument<Registered>>("registry-register"),
+        output::<OutputDocument<RegistryVerdict>>("registry-verify"),
+        output::<OutputDocument<ListedRecords>>("registry-list"),
         output::<RegistryRecord>("registry-show"),
-        output::<Document<GcPlan>>("registry-gc"),
+        output::<OutputDocument<GcPlan>>("registry-gc"),
     ]
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use b70_manifest::calibration::{CalibrationRow, Measured, Verdict};
+use b70_manifest::calibration::{CalibrationRow, ComparisonVerdict, Measured};
 use b70_manifest::gate::{self, GateOutcome};
 use b70_manifest::workers::Arm;
 use b70_manifest::{PciAddress, Sha256Hex};
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::crossover::{
-    BootstrapInterval, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
+    BootstrapEstimate, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
 };
 use crate::identity::recipe_sha256;
 use crate::row::burst_gap_mean_s;
@@ -117,7 +117,7 @@ pub enum CompareError {
 
 /// One reason of a verdict.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Reason {
+pub struct ComparisonReason {
     /// Stable code.
     pub code: String,
     /// For people.
@@ -139,11 +139,11 @@ pub struct CardComparison {
 
 /// The comparison. Ratios are candidate over control.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Comparison {
+pub struct CrossoverComparison {
     /// What came out.
-    pub verdict: Verdict,
+    pub verdict: ComparisonVerdict,
     /// Why.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<ComparisonReason>,
     /// Outcome of the crossover-completeness gate.
     pub crossover: GateOutcome,
     /// The unit of the statistics.
@@ -157,7 +157,7 @@ pub struct Comparison {
     /// The estimate with its t interval.
     pub estimate: Option<CrossoverEstimate>,
     /// The bootstrap beside it.
-    pub bootstrap: Option<BootstrapInterval>,
+    pub bootstrap: Option<BootstrapEstimate>,
     /// |ln ratio| of equal single runs, 90th percentile.
     pub aa_floor_single_run: Option<f64>,
     /// The same for this estimate.
@@ -184,8 +184,8 @@ pub struct Comparison {
 ///
 /// # Errors
 /// [`CompareError`] for options out of range. Runs that do not make a comparison are no error: the verdict is
-/// [`Verdict::Unqualified`] with every reason, and what can be computed is still shown.
-pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparison, CompareError> {
+/// [`ComparisonVerdict::Unqualified`] with every reason, and what can be computed is still shown.
+pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<CrossoverComparison, CompareError> {
     check_options(options)?;
     let (crossover, mut reasons) = disqualify(runs);
     let pairs = pair_up(runs, &mut reasons);
@@ -221,16 +221,16 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
             };
             decide(low, high, threshold, &agree, &mut reasons)
         }
-        _ => Verdict::Unqualified,
+        _ => ComparisonVerdict::Unqualified,
     };
     let recipes: BTreeSet<&Option<Sha256Hex>> = runs.iter().map(|run| &run.recipe_sha256).collect();
-    if recipes.len() == 1 && verdict != Verdict::Unqualified {
+    if recipes.len() == 1 && verdict != ComparisonVerdict::Unqualified {
         reasons.push(reason(
             "arms_are_equal",
             "control and candidate are the same configuration: this is an A/A comparison",
         ));
     }
-    if floor.is_none() && verdict != Verdict::Unqualified {
+    if floor.is_none() && verdict != ComparisonVerdict::Unqualified {
         let detail = "no card ran the same arm twice and no earlier A/A floor was given: the minimum effect alone is the threshold";
         reasons.push(reason("aa_floor_absent", detail));
     }
@@ -239,7 +239,7 @@ pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<Comparis
         let values: Vec<f64> = pairs.iter().flat_map(PairedCard::prompts).filter_map(value).collect();
         mean(&values)
     };
-    Ok(Comparison {
+    Ok(CrossoverComparison {
         verdict,
         reasons,
         crossover,
@@ -304,35 +304,41 @@ fn check_options(options: &CompareOptions) -> Result<(), CompareError> {
     check("aa_floor", floor, floor.is_finite() && floor >= 0.0, "a logarithm ≥ 0")
 }
 
-fn decide(low: f64, high: f64, threshold: f64, agree: &dyn Fn(bool) -> bool, reasons: &mut Vec<Reason>) -> Verdict {
+fn decide(
+    low: f64,
+    high: f64,
+    threshold: f64,
+    agree: &dyn Fn(bool) -> bool,
+    reasons: &mut Vec<ComparisonReason>,
+) -> ComparisonVerdict {
     let percent = |bound: f64| format!("{:+.2} %", bound.exp_m1() * 100.0);
     let bounds = format!("interval {} to {}, threshold {}", percent(low), percent(high), percent(threshold));
     match (low > threshold, high < -threshold) {
         (true, _) if agree(true) => {
             reasons.push(reason("lower_bound_above_threshold", &bounds));
-            Verdict::Win
+            ComparisonVerdict::Win
         }
         (_, true) if agree(false) => {
             reasons.push(reason("upper_bound_below_threshold", &bounds));
-            Verdict::Loss
+            ComparisonVerdict::Loss
         }
         (false, false) => {
             reasons.push(reason("interval_reaches_threshold", &bounds));
-            Verdict::Inconclusive
+            ComparisonVerdict::Inconclusive
         }
         _ => {
             reasons.push(reason("orders_disagree", "the effect has another sign when the order is swapped"));
-            Verdict::Inconclusive
+            ComparisonVerdict::Inconclusive
         }
     }
 }
 
-fn reason(code: &str, detail: &str) -> Reason {
-    Reason { code: code.to_owned(), detail: detail.to_owned() }
+fn reason(code: &str, detail: &str) -> ComparisonReason {
+    ComparisonReason { code: code.to_owned(), detail: detail.to_owned() }
 }
 
 /// The gate's outcome, and everything that makes the runs no comparison.
-fn disqualify(runs: &[CompareRun]) -> (GateOutcome, Vec<Reason>) {
+fn disqualify(runs: &[CompareRun]) -> (GateOutcome, Vec<ComparisonReason>) {
     let mut reasons = Vec::new();
     if runs.is_empty() {
         reasons.push(reason("no_runs", "nothing to compare"));
@@ -370,7 +376,7 @@ fn disqualify(runs: &[CompareRun]) -> (GateOutcome, Vec<Reason>) {
 
 /// What the design of pairs asks beyond the gate: periods 1 and 2 are a pair, 3 and 4 the next; in each pair a card ran both
 /// arms, and all cards ran as many pairs.
-fn unpaired(runs: &[CompareRun]) -> Vec<Reason> {
+fn unpaired(runs: &[CompareRun]) -> Vec<ComparisonReason> {
     let mut reasons = Vec::new();
     let mut cells: BTreeMap<(PciAddress, u64), Vec<(Arm, u64)>> = BTreeMap::new();
     for run in runs {
@@ -442,7 +448,7 @@ fn rate(row: &CalibrationRow) -> Option<f64> {
 }
 
 /// Pairs by card, pair of periods, repetition and prompt.
-fn pair_up(runs: &[CompareRun], reasons: &mut Vec<Reason>) -> Vec<PairedCard> {
+fn pair_up(runs: &[CompareRun], reasons: &mut Vec<ComparisonReason>) -> Vec<PairedCard> {
     let mut cells: BTreeMap<PciAddress, BTreeMap<u64, BTreeMap<Arm, &CompareRun>>> = BTreeMap::new();
     for run in runs {
         if let (Some(card), Some(arm), Some(period)) = (run.card(), run.arm(), run.period()) {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use b70_manifest::calibration::{
-    BootstrapInterval, CardEffect, Comparison as ComparisonDocument, CrossoverGroup, Effect, Interval, Verdict,
+    BootstrapInterval, CardEffect, Comparison as ComparisonDocument, ComparisonVerdict, CrossoverGroup, Effect,
+    Interval,
 };
 use b70_manifest::gate::GateOutcome;
 use b70_manifest::{EvidenceClass, NeverEligible, UnixTime};
 use serde_json::{Map, Value, json};
 
-use crate::compare::{CompareError, CompareOptions, CompareRun, Comparison, Reason, compare};
+use crate::compare::{CompareError, CompareOptions, CompareRun, ComparisonReason, CrossoverComparison, compare};
 use crate::load::{LoadedResult, ResultSource};
 
 /// Compares loaded results; arm, card and period are those of the files.
@@ -25,7 +26,7 @@ pub fn compare_files(results: &[LoadedResult], options: &CompareOptions) -> Resu
     let mut refused = Vec::new();
     for result in results {
         let path = result.path.display();
-        let mut refuse = |code: &str, detail: String| refused.push(Reason { code: code.to_owned(), detail });
+        let mut refuse = |code: &str, detail: String| refused.push(ComparisonReason { code: code.to_owned(), detail });
         if !result.disagreements.is_empty() {
             let first = &result.disagreements[0];
             refuse(
@@ -45,14 +46,14 @@ pub fn compare_files(results: &[LoadedResult], options: &CompareOptions) -> Resu
         }
     }
     if !refused.is_empty() {
-        found.verdict = Verdict::Unqualified;
+        found.verdict = ComparisonVerdict::Unqualified;
         refused.append(&mut found.reasons);
         found.reasons = refused;
     }
     Ok(document(found, results, &runs))
 }
 
-fn document(found: Comparison, results: &[LoadedResult], runs: &[CompareRun]) -> ComparisonDocument {
+fn document(found: CrossoverComparison, results: &[LoadedResult], runs: &[CompareRun]) -> ComparisonDocument {
     let lowest = [
         EvidenceClass::InvalidOrIncomplete,
         EvidenceClass::FreshResponseScreening,
@@ -84,7 +85,7 @@ fn document(found: Comparison, results: &[LoadedResult], runs: &[CompareRun]) ->
         screening.details.extend(run.screening.details.iter().map(|detail| format!("{}: {detail}", run.name)));
     }
     gates.insert("screening".to_owned(), screening);
-    let effect = found.estimate.filter(|_| found.verdict != Verdict::Unqualified).map(|estimate| Effect {
+    let effect = found.estimate.filter(|_| found.verdict != ComparisonVerdict::Unqualified).map(|estimate| Effect {
         ratio: estimate.ratio,
         t: Interval {
             lower: estimate.ratio_low,

@@ -144,7 +144,7 @@ impl Fit {
 
 /// The hierarchical bootstrap's interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct BootstrapInterval {
+pub struct BootstrapEstimate {
     /// Draws.
     pub draws: usize,
     /// Seed of the generator.
@@ -169,7 +169,7 @@ pub fn hierarchical_bootstrap(
     confidence: f64,
     draws: usize,
     seed: u64,
-) -> Option<BootstrapInterval> {
+) -> Option<BootstrapEstimate> {
     let contrasts: Option<Vec<(f64, f64)>> = cards.iter().map(contrast).collect();
     let contrasts = contrasts?;
     let fit = Fit::of(&contrasts)?;
@@ -191,7 +191,7 @@ pub fn hierarchical_bootstrap(
         .collect();
     estimates.sort_by(f64::total_cmp);
     let tail = (1.0 - confidence) / 2.0;
-    Some(BootstrapInterval {
+    Some(BootstrapEstimate {
         draws,
         seed,
         generator: "ChaCha8, seed_from_u64".to_owned(),

@@ -56,18 +56,18 @@ mod suite;
 mod summary;
 mod telemetry;
 
-pub use b70_manifest::calibration::Verdict;
+pub use b70_manifest::calibration::ComparisonVerdict;
 pub use calibrate::{
     CalibrateError, CalibrateOptions, Calibration, CalibrationEvent, CalibrationPlan, CalibrationReport, EndpointPlan,
     RunStatus, Target, parse_endpoint, targets_of_workers, write_document,
 };
 pub use compare::{
-    BOOTSTRAP_DECIDES_FROM_CARDS, CardComparison, CompareError, CompareOptions, CompareRun, Comparison, FloorRule,
-    ONE_RUN_NOTE, Reason, aa_floor, compare,
+    BOOTSTRAP_DECIDES_FROM_CARDS, CardComparison, CompareError, CompareOptions, CompareRun, ComparisonReason,
+    CrossoverComparison, FloorRule, ONE_RUN_NOTE, aa_floor, compare,
 };
 pub use compare_files::compare_files;
 pub use crossover::{
-    BootstrapInterval, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
+    BootstrapEstimate, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
 };
 pub use export::{ExportError, LocalMaxxing, Submission, export_localmaxxing};
 pub use identity::{IdentityInputs, recipe_sha256};
@@ -86,7 +86,7 @@ pub use summary::{CLASS_BALANCED_METRIC, LEGACY_METRIC, PRIMARY_METRIC, summaris
 pub use telemetry::sample_sensors;
 
 /// JSON Schemas of what this crate's commands print, for `docs/schemas/output`.
-pub fn output_schemas() -> Vec<b70_manifest::schema::Entry> {
+pub fn output_schemas() -> Vec<b70_manifest::schema::SchemaEntry> {
     use b70_manifest::schema::output;
     vec![
         output::<CalibrationPlan>("bench-plan"),

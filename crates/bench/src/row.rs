@@ -1,6 +1,6 @@
 //! One response as a result file keeps it: raw offsets first, figures made from them.
 
-use b70_client::{EventKind, Reported, StreamEvent, StreamFailure, StreamRecord, Timings, Usage};
+use b70_client::{EventKind, Reported, StreamEvent, StreamFailure, StreamRecord, Timings, TokenUsage};
 use b70_manifest::Sha256Hex;
 use b70_manifest::calibration::CalibrationRow;
 use serde_json::{Map, Value, json};
@@ -142,7 +142,7 @@ fn row_of(asked: Asked<'_>, record: &StreamRecord) -> CalibrationRow {
         text_preview: Some(text.chars().take(320).collect()),
         sha256: Some(Sha256Hex::of(text.as_bytes())),
         text: Some(text),
-        usage: record.usage.as_ref().map(Usage::to_openai),
+        usage: record.usage.as_ref().map(TokenUsage::to_openai),
         timings: record.timings.as_ref().map(|timings| json!(timings)),
         ..bare_row(asked)
     };
@@ -159,7 +159,7 @@ fn row_of(asked: Asked<'_>, record: &StreamRecord) -> CalibrationRow {
 /// What the row lacks stays as it is claimed only where nothing could have made it: counts without `usage`, and the reused
 /// tokens without either source, become absent.
 pub fn recompute_row(row: &mut CalibrationRow, window: usize) {
-    let usage = row.usage.as_ref().map(Usage::from_openai).unwrap_or_default();
+    let usage = row.usage.as_ref().map(TokenUsage::from_openai).unwrap_or_default();
     let timings: Timings =
         row.timings.clone().and_then(|timings| serde_json::from_value(timings).ok()).unwrap_or_default();
     row.prompt_tokens = usage.prompt_tokens.count();

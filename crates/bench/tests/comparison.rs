@@ -4,7 +4,9 @@
 
 mod support;
 
-use b70_bench::{CompareError, CompareOptions, CompareRun, Comparison, FloorRule, Verdict, aa_floor, compare};
+use b70_bench::{
+    CompareError, CompareOptions, CompareRun, ComparisonVerdict, CrossoverComparison, FloorRule, aa_floor, compare,
+};
 use b70_manifest::Sha256Hex;
 use b70_manifest::gate::GateOutcome;
 use b70_manifest::workers::Arm;
@@ -20,24 +22,24 @@ fn runs(cards: usize, repeats: usize, effect: f64) -> Vec<CompareRun> {
     world(cards, repeats, effect).runs(&mut ChaCha8Rng::seed_from_u64(5))
 }
 
-fn verdict(runs: &[CompareRun]) -> Comparison {
+fn verdict(runs: &[CompareRun]) -> CrossoverComparison {
     compare(runs, &CompareOptions::default()).unwrap()
 }
 
-fn has(comparison: &Comparison, code: &str) -> bool {
+fn has(comparison: &CrossoverComparison, code: &str) -> bool {
     comparison.reasons.iter().any(|reason| reason.code == code)
 }
 
 fn assert_unqualified(runs: &[CompareRun], code: &str) {
     let found = verdict(runs);
-    assert_eq!(found.verdict, Verdict::Unqualified, "{code}");
+    assert_eq!(found.verdict, ComparisonVerdict::Unqualified, "{code}");
     assert!(has(&found, code), "{code}: {:?}", found.reasons);
 }
 
 #[test]
 fn win_loss_and_inconclusive() {
     let win = verdict(&runs(4, 1, 0.05));
-    assert_eq!((win.verdict, win.decided_by.as_str(), win.unit.as_str()), (Verdict::Win, "t", "card"));
+    assert_eq!((win.verdict, win.decided_by.as_str(), win.unit.as_str()), (ComparisonVerdict::Win, "t", "card"));
     let estimate = win.estimate.unwrap();
     assert!((estimate.tau - 0.05).abs() < 0.005 && estimate.df == 2, "{estimate:?}");
     assert!((estimate.period_ratio.ln() + 0.005).abs() < 0.002, "the drift is seen as a period effect: {estimate:?}");
@@ -46,18 +48,18 @@ fn win_loss_and_inconclusive() {
     assert_eq!((bootstrap.draws, bootstrap.seed), (10_000, 1));
     assert!(bootstrap.ratio_low > 1.0);
     assert!(has(&win, "aa_floor_absent") && win.note.contains("never ranks"));
-    assert_eq!(verdict(&runs(4, 1, -0.05)).verdict, Verdict::Loss);
+    assert_eq!(verdict(&runs(4, 1, -0.05)).verdict, ComparisonVerdict::Loss);
     let nothing = verdict(&runs(4, 1, 0.0));
-    assert_eq!(nothing.verdict, Verdict::Inconclusive);
+    assert_eq!(nothing.verdict, ComparisonVerdict::Inconclusive);
     assert!(has(&nothing, "interval_reaches_threshold"));
     // Real, but below the minimum effect.
-    assert_eq!(verdict(&runs(4, 2, 0.005)).verdict, Verdict::Inconclusive);
+    assert_eq!(verdict(&runs(4, 2, 0.005)).verdict, ComparisonVerdict::Inconclusive);
 }
 
 #[test]
 fn from_six_cards_on_the_bootstrap_has_a_say() {
     let found = verdict(&runs(6, 1, 0.05));
-    assert_eq!((found.verdict, found.decided_by.as_str()), (Verdict::Win, "t-and-bootstrap"));
+    assert_eq!((found.verdict, found.decided_by.as_str()), (ComparisonVerdict::Win, "t-and-bootstrap"));
     assert_eq!(verdict(&runs(5, 1, 0.05)).decided_by, "t");
 }
 
@@ -80,7 +82,7 @@ fn repeated_runs_give_the_noise_floor() {
     let strict = CompareOptions { floor_rule: FloorRule::SingleRun, ..CompareOptions::default() };
     assert!((compare(&noisy, &strict).unwrap().threshold_ratio.ln() - single.max(0.01f64.ln_1p())).abs() < 1e-12);
     let given = CompareOptions { aa_floor: Some(0.2), floor_rule: FloorRule::SingleRun, ..CompareOptions::default() };
-    assert_eq!(compare(&runs(4, 1, 0.05), &given).unwrap().verdict, Verdict::Inconclusive);
+    assert_eq!(compare(&runs(4, 1, 0.05), &given).unwrap().verdict, ComparisonVerdict::Inconclusive);
 }
 
 #[test]
@@ -135,7 +137,7 @@ fn an_a_a_comparison_says_so() {
         run.recipe_sha256 = Some(Sha256Hex::of(b"one"));
     }
     let found = verdict(&equal);
-    assert!(found.verdict == Verdict::Inconclusive && has(&found, "arms_are_equal"));
+    assert!(found.verdict == ComparisonVerdict::Inconclusive && has(&found, "arms_are_equal"));
 }
 
 #[test]
@@ -143,7 +145,7 @@ fn effects_that_change_sign_with_the_order_do_not_win() {
     // A drift of 20 % per period: each order alone shows the drift, not the arm.
     let drifting = World { drift: 0.2, ..world(4, 1, 0.05) }.runs(&mut ChaCha8Rng::seed_from_u64(5));
     let found = verdict(&drifting);
-    assert_eq!(found.verdict, Verdict::Inconclusive);
+    assert_eq!(found.verdict, ComparisonVerdict::Inconclusive);
     assert!(has(&found, "orders_disagree"), "{:?}", found.reasons);
     assert!(found.ratio_candidate_first.unwrap() < 1.0 && found.ratio_control_first.unwrap() > 1.0);
 }

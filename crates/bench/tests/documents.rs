@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use b70_bench::{
-    CompareOptions, ExportError, LoadError, Submission, Suite, Verdict, compare_files, export_localmaxxing,
+    CompareOptions, ComparisonVerdict, ExportError, LoadError, Submission, Suite, compare_files, export_localmaxxing,
     html_report, load_folder, load_result, recompute_row, summarise, text_report,
 };
 use b70_manifest::calibration::{CalibrationRow, Measured};
@@ -166,7 +166,7 @@ fn a_comparison_of_files_reads_arm_card_and_period_from_them() {
         }
     }
     let found = compare_files(&results, &CompareOptions::default()).unwrap();
-    assert_eq!(found.verdict, Verdict::Win, "{:?}", found.reasons);
+    assert_eq!(found.verdict, ComparisonVerdict::Win, "{:?}", found.reasons);
     assert!(found.crossover && found.groups.len() == 8 && found.per_card.len() == 4);
     let effect = found.effect.as_ref().unwrap();
     assert!((effect.ratio - 1.1).abs() < 1e-6 && effect.t.degrees_of_freedom == 2, "{effect:?}");
@@ -176,7 +176,7 @@ fn a_comparison_of_files_reads_arm_card_and_period_from_them() {
     let text = serde_json::to_string(&found).unwrap();
     let read: b70_manifest::calibration::Comparison =
         b70_manifest::document::read_text("comparison.json", &text).unwrap();
-    assert_eq!(read.verdict, Verdict::Win);
+    assert_eq!(read.verdict, ComparisonVerdict::Win);
     let html = html_report(&results, Some(&found));
     assert!(html.contains("Comparison: <span class=\"good\">win</span>"));
     // A false figure in one file is enough.
@@ -184,7 +184,7 @@ fn a_comparison_of_files_reads_arm_card_and_period_from_them() {
     tamper(&path, |value| value["rows"][0]["ttft_s"] = json!(0.001));
     results[0] = load_result(&path).unwrap();
     let found = compare_files(&results, &CompareOptions::default()).unwrap();
-    assert_eq!((found.verdict, found.effect), (Verdict::Unqualified, None));
+    assert_eq!((found.verdict, found.effect), (ComparisonVerdict::Unqualified, None));
     assert!(found.reasons[0].starts_with("figures_disagree_with_rows"), "{:?}", found.reasons);
 }
 

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use std::sync::atomic::AtomicBool;
 
 use b70_bench::{
-    CompareOptions, RunStatus, Target, Verdict, compare_files, error_code, html_report, load_folder, load_result,
-    recipe_sha256, text_report,
+    CompareOptions, ComparisonVerdict, RunStatus, Target, compare_files, error_code, html_report, load_folder,
+    load_result, recipe_sha256, text_report,
 };
 use b70_client::{Deadlines, Endpoint, Health};
 use b70_manifest::EvidenceClass;
@@ -140,8 +140,8 @@ fn two_real_endpoints_and_an_a_a_comparison() {
     assert_eq!(recipes.len(), 1, "port and name make no other recipe");
     let compared = compare_files(&results, &CompareOptions::default()).unwrap();
     println!("A/A: {} because {:?}", compared.verdict, compared.reasons);
-    assert_ne!(compared.verdict, Verdict::Win, "{:?}", compared.reasons);
-    assert_ne!(compared.verdict, Verdict::Unqualified, "{:?}", compared.reasons);
+    assert_ne!(compared.verdict, ComparisonVerdict::Win, "{:?}", compared.reasons);
+    assert_ne!(compared.verdict, ComparisonVerdict::Unqualified, "{:?}", compared.reasons);
     assert!(compared.reasons.iter().any(|reason| reason.starts_with("arms_are_equal")));
     let html = html_report(&results, Some(&compared));
     assert!(html.matches("<svg").count() >= 5 && html.contains("Comparison: "));

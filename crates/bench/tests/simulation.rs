@@ -7,7 +7,7 @@
 
 mod support;
 
-use b70_bench::{CompareOptions, FloorRule, Verdict, compare};
+use b70_bench::{CompareOptions, ComparisonVerdict, FloorRule, compare};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use support::World;
@@ -37,10 +37,10 @@ fn simulate(world: World, experiments: usize, seed: u64, options: &CompareOption
     for _ in 0..experiments {
         let found = compare(&world.runs(&mut random), options).unwrap();
         match found.verdict {
-            Verdict::Win => tally.wins += 1,
-            Verdict::Loss => tally.losses += 1,
-            Verdict::Inconclusive => tally.inconclusive += 1,
-            Verdict::Unqualified => panic!("a complete crossover is qualified: {:?}", found.reasons),
+            ComparisonVerdict::Win => tally.wins += 1,
+            ComparisonVerdict::Loss => tally.losses += 1,
+            ComparisonVerdict::Inconclusive => tally.inconclusive += 1,
+            ComparisonVerdict::Unqualified => panic!("a complete crossover is qualified: {:?}", found.reasons),
         }
         let estimate = found.estimate.unwrap();
         let truth = world.effect.exp();

@@ -53,6 +53,6 @@ pub use context::{Context, default_root, uid, usable_root};
 pub use error::CliError;
 pub use interrupt::interrupt_flag;
 pub use output::{Output, run, run_from};
-pub use progress::Progress;
+pub use progress::ByteProgress;
 pub use ui::{ColorChoice, Global, HasGlobal, Style, Ui, bytes_text, seconds_text, shown};
 pub use values::{digest, size};

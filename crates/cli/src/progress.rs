@@ -7,14 +7,14 @@ use crate::ui::{bytes_text, seconds_text};
 
 /// Progress over a number of bytes. Shared by reference between threads.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ByteProgress {
     bar: ProgressBar,
     label: String,
     started: Instant,
     line_at_end: bool,
 }
 
-impl Progress {
+impl ByteProgress {
     pub(crate) fn new(label: &str, total: u64, terminal: bool, quiet: bool) -> Self {
         let bar = if terminal && !quiet {
             let style = ProgressStyle::with_template(

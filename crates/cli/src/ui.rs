@@ -2,7 +2,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 
 use clap::{Args, ValueEnum};
 
-use crate::Progress;
+use crate::ByteProgress;
 
 /// The flags every binary has.
 #[derive(Debug, Clone, Default, Args)]
@@ -125,8 +125,8 @@ impl Ui {
     }
 
     /// Progress over `total` bytes: a bar with rate and remaining time on a terminal, one line at the end otherwise.
-    pub fn progress(&self, label: &str, total: u64) -> Progress {
-        Progress::new(label, total, self.terminal, self.quiet)
+    pub fn progress(&self, label: &str, total: u64) -> ByteProgress {
+        ByteProgress::new(label, total, self.terminal, self.quiet)
     }
 }
 

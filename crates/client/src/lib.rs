@@ -73,4 +73,4 @@ pub use record::{Completion, EventKind, RawBytes, SentRequest, StreamEvent, Stre
 pub use request::ApiKey;
 pub use server::{Health, ModelEntry, Props, ServerIdentity, Slot};
 pub use sse::{SseItem, SseParser};
-pub use usage::{Reported, Timings, Usage};
+pub use usage::{Reported, Timings, TokenUsage};

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::completion::Api;
 use crate::error::ServerError;
-use crate::usage::{Timings, Usage};
+use crate::usage::{Timings, TokenUsage};
 
 /// What one JSON value brought.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,7 +13,7 @@ pub(crate) struct Payload {
     pub(crate) reasoning: String,
     pub(crate) tokens: Vec<i64>,
     pub(crate) finish_reasons: Vec<String>,
-    pub(crate) usage: Option<Usage>,
+    pub(crate) usage: Option<TokenUsage>,
     pub(crate) timings: Option<Timings>,
     pub(crate) id: Option<String>,
     pub(crate) error: Option<ServerError>,
@@ -40,7 +40,7 @@ impl Payload {
     }
 
     fn read_openai(&mut self, value: &Value) {
-        self.usage = value.get("usage").filter(|usage| !usage.is_null()).map(Usage::from_openai);
+        self.usage = value.get("usage").filter(|usage| !usage.is_null()).map(TokenUsage::from_openai);
         let Some(choices) = value.get("choices").and_then(Value::as_array) else { return };
         self.recognised = true;
         for choice in choices {
@@ -70,7 +70,7 @@ impl Payload {
         self.tokens.extend(value.get("tokens").into_iter().flat_map(token_ids));
         self.stop = value.get("stop").and_then(Value::as_bool).unwrap_or(false);
         if self.stop {
-            self.usage = Some(Usage::from_native(value));
+            self.usage = Some(TokenUsage::from_native(value));
             let reason = match text(value, "stop_type") {
                 Some("eos" | "word") => "stop",
                 Some("limit") => "length",

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::completion::{Api, CompletionRequest};
-use crate::usage::{Timings, Usage};
+use crate::usage::{Timings, TokenUsage};
 
 /// The request as it was sent; headers are not part of it, so it never holds the API key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -135,7 +135,7 @@ pub struct StreamRecord {
     /// Finish reasons in order; the native API's `eos` and `word` are given as `stop`, its `limit` as `length`.
     pub finish_reasons: Vec<String>,
     /// The last usage reported.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// The last timings reported.
     pub timings: Option<Timings>,
     /// True once `[DONE]` (native: the event with `stop: true`) arrived.
@@ -220,7 +220,7 @@ pub struct Completion {
     /// The finish reason, named as in [`StreamRecord::finish_reasons`].
     pub finish_reason: Option<String>,
     /// Usage, if reported.
-    pub usage: Option<Usage>,
+    pub usage: Option<TokenUsage>,
     /// Timings, if reported.
     pub timings: Option<Timings>,
     /// The response's `id`.

@@ -72,7 +72,7 @@ impl JsonSchema for Reported {
 /// `usage` of an OpenAI-like answer; for the native API the fields that mean the same.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens of the prompt (native: `tokens_evaluated`).
     #[serde(skip_serializing_if = "Reported::is_missing")]
     pub prompt_tokens: Reported,
@@ -88,7 +88,7 @@ pub struct Usage {
     pub cached_tokens: Reported,
 }
 
-impl Usage {
+impl TokenUsage {
     /// The same in the form of an OpenAI-like `usage` object; what was missing stays missing.
     pub fn to_openai(&self) -> Value {
         let mut usage = serde_json::Map::new();
@@ -209,14 +209,14 @@ mod tests {
             json!({"prompt_tokens_details": 0}),
             json!([]),
         ] {
-            let read = Usage::from_openai(&usage);
+            let read = TokenUsage::from_openai(&usage);
             let text = serde_json::to_string(&read).unwrap();
-            assert_eq!(serde_json::from_str::<Usage>(&text).unwrap(), read, "{text}");
-            assert_eq!(Usage::from_openai(&read.to_openai()), read);
+            assert_eq!(serde_json::from_str::<TokenUsage>(&text).unwrap(), read, "{text}");
+            assert_eq!(TokenUsage::from_openai(&read.to_openai()), read);
         }
-        assert!(Usage::from_openai(&json!({"prompt_tokens_details": null})).cached_tokens.is_missing());
+        assert!(TokenUsage::from_openai(&json!({"prompt_tokens_details": null})).cached_tokens.is_missing());
         let native = json!({"tokens_evaluated": 7, "tokens_predicted": 2, "tokens_cached": 9});
-        assert!(Usage::from_native(&native).cached_tokens.is_missing(), "the slot's length is not reuse");
+        assert!(TokenUsage::from_native(&native).cached_tokens.is_missing(), "the slot's length is not reuse");
     }
 
     #[test]

@@ -54,7 +54,7 @@ impl Default for SetParameters {
 
 /// One tensor file in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tensor {
+pub struct FixtureTensor {
     /// Name of its file.
     pub name: String,
     /// Type of the elements: `q4_0`, `q8_1`, `f32`, `q4_0-xe2-dpas-v2`.
@@ -144,12 +144,12 @@ pub fn expected_name(m: u64) -> String {
 ///
 /// # Errors
 /// As [`SetParameters::check`].
-pub fn generate(parameters: &SetParameters) -> Result<Vec<Tensor>, GoldenError> {
+pub fn generate(parameters: &SetParameters) -> Result<Vec<FixtureTensor>, GoldenError> {
     parameters.check()?;
     b70_store::on_threads(|| generate_here(parameters))?
 }
 
-fn generate_here(p: &SetParameters) -> Result<Vec<Tensor>, GoldenError> {
+fn generate_here(p: &SetParameters) -> Result<Vec<FixtureTensor>, GoldenError> {
     let (weights, inputs) =
         rayon::join(|| weights(p), || p.widths.par_iter().map(|&m| input(p, m)).collect::<Vec<Vec<u8>>>());
     let expected = expected(p, &weights, &inputs);
@@ -169,7 +169,7 @@ fn generate_here(p: &SetParameters) -> Result<Vec<Tensor>, GoldenError> {
     }
     bytes.extend(packed);
     let files = p.files().into_iter().zip(bytes);
-    Ok(files.map(|((name, dtype, shape, _), bytes)| Tensor { name, dtype, shape, bytes }).collect())
+    Ok(files.map(|((name, dtype, shape, _), bytes)| FixtureTensor { name, dtype, shape, bytes }).collect())
 }
 
 fn single(values: &[f64; BLOCK]) -> [f32; BLOCK] {

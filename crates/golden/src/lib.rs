@@ -59,19 +59,19 @@ pub use focused::{
     CardChoice, DEFAULT_TESTS, FocusedEvent, FocusedReport, FocusedRequest, focused, source_of_build, text_environment,
 };
 pub use generate::{
-    INPUT_BOUND, PACKED, SetParameters, Tensor, WEIGHT_BOUND, WEIGHTS, expected_name, generate, input_name,
+    FixtureTensor, INPUT_BOUND, PACKED, SetParameters, WEIGHT_BOUND, WEIGHTS, expected_name, generate, input_name,
 };
 pub use numeric::{
     BLOCK, Mt19937, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, contract_q4_0, contract_q8_1, f16_from_f64, ggml_q4_0,
     ggml_q8_0, ggml_q8_1,
 };
 pub use set::{
-    HEADER, HEADER_NAME, MANIFEST, PrepareOptions, PrepareReport, PrepareStatus, SET_FORMAT, SET_NAME, SetCheck,
+    FixtureOptions, HEADER, HEADER_NAME, MANIFEST, PrepareReport, PrepareStatus, SET_FORMAT, SET_NAME, SetCheck,
     TensorReport, prepare, verify,
 };
 
 /// Schemas of what `b70-golden` prints with `--json`, and of a capture's metadata.
-pub fn output_schemas() -> Vec<b70_manifest::schema::Entry> {
+pub fn output_schemas() -> Vec<b70_manifest::schema::SchemaEntry> {
     use b70_manifest::schema::output;
     vec![
         output::<PrepareReport>("golden-prepare"),

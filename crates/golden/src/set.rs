@@ -7,7 +7,7 @@ use b70_manifest::EvidenceClass;
 use b70_manifest::document::read_text;
 use b70_manifest::golden::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 use b70_store::{
-    DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir, What,
+    DigestKind, DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir,
     hash_many, json_bytes, on_threads, open_or_create, publish_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
@@ -43,7 +43,7 @@ const MAX_MANIFEST: u64 = 4 << 20;
 
 /// What else a manifest records, and what may be replaced.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct PrepareOptions {
+pub struct FixtureOptions {
     /// SHA-256 of the model whose shapes the set stands for.
     pub source_model_sha256: Option<Sha256>,
     /// Fingerprint of the build the set is made for.
@@ -151,7 +151,7 @@ fn name(text: &str) -> Result<RelPath, GoldenError> {
 pub fn prepare(
     root: &Path,
     parameters: &SetParameters,
-    options: &PrepareOptions,
+    options: &FixtureOptions,
 ) -> Result<PrepareReport, GoldenError> {
     let started = Instant::now();
     parameters.check()?;
@@ -241,7 +241,7 @@ enum Incumbent {
     Replace(String),
 }
 
-fn incumbent(root: &Root, parameters: &SetParameters, options: &PrepareOptions) -> Result<Incumbent, GoldenError> {
+fn incumbent(root: &Root, parameters: &SetParameters, options: &FixtureOptions) -> Result<Incumbent, GoldenError> {
     let folder = match root.dir(&name(SET_NAME)?) {
         Ok(folder) => folder,
         Err(StoreError::Missing { .. }) => return Ok(Incumbent::None),
@@ -279,7 +279,7 @@ fn incumbent(root: &Root, parameters: &SetParameters, options: &PrepareOptions) 
 fn difference(
     document: &GoldenSet,
     parameters: &SetParameters,
-    options: &PrepareOptions,
+    options: &FixtureOptions,
 ) -> Option<(&'static str, String, String)> {
     let found = parameters_of(document);
     let digest = |digest: Option<Sha256>| digest.map_or("none".to_owned(), |d| d.to_string());
@@ -323,7 +323,7 @@ fn writer_of(folder: &Root) -> Result<(String, bool), GoldenError> {
     Ok((writer(generator.as_ref(), manifest.get("header")), is_ours))
 }
 
-fn manifest(parameters: &SetParameters, options: &PrepareOptions, published: &[TensorReport]) -> GoldenSet {
+fn manifest(parameters: &SetParameters, options: &FixtureOptions, published: &[TensorReport]) -> GoldenSet {
     let case = |&m: &u64| GoldenCase { width: m, tensors: [input_name(m), expected_name(m)], extra: Map::new() };
     let tensor =
         |((path, dtype, shape, size_bytes), published): ((_, &str, [u64; 2], _), &TensorReport)| GoldenTensor {
@@ -416,7 +416,7 @@ fn check(folder: &Root, recompute: bool) -> Result<(GoldenSet, SetCheck), Golden
         failures
             .push(format!("{}: the manifest lists it, but a set of these parameters has no such tensor", unknown.path));
     }
-    let cases: Vec<GoldenCase> = manifest(&parameters, &PrepareOptions::default(), &[]).cases;
+    let cases: Vec<GoldenCase> = manifest(&parameters, &FixtureOptions::default(), &[]).cases;
     let bare = |case: &GoldenCase| GoldenCase { extra: Map::new(), ..case.clone() };
     if document.cases.iter().map(bare).ne(cases) {
         failures.push("cases: the manifest must have one case for each required width, in order".to_owned());
@@ -441,7 +441,7 @@ fn check(folder: &Root, recompute: bool) -> Result<(GoldenSet, SetCheck), Golden
         .iter()
         .map(|(name, _, size, _)| Job { source: Source::Beneath(folder, name), size: Some(*size) })
         .collect();
-    let digests = hash_many(&jobs, What::Sha256, &Progress::NONE);
+    let digests = hash_many(&jobs, DigestKind::Sha256, &Progress::NONE);
     let mut tensors = Vec::new();
     for ((_, file, size_bytes, expected), digest) in listed.into_iter().zip(digests) {
         match digest.map(|digest| digest.sha256) {

@@ -4,7 +4,7 @@ mod common;
 
 use std::process::Command;
 
-use b70_golden::{HEADER, HEADER_NAME, PrepareOptions, SET_NAME, SetParameters, prepare};
+use b70_golden::{FixtureOptions, HEADER, HEADER_NAME, SET_NAME, SetParameters, prepare};
 use common::run;
 
 #[test]
@@ -12,7 +12,7 @@ fn a_c_program_reads_the_set_by_its_own_header() {
     assert!(HEADER.lines().count() < 100);
     let root = tempfile::tempdir().expect("a scratch folder");
     let parameters = SetParameters { k: 192, n: 48, widths: vec![1, 3, 16], packed: true, ..SetParameters::default() };
-    prepare(root.path(), &parameters, &PrepareOptions::default()).expect("a set");
+    prepare(root.path(), &parameters, &FixtureOptions::default()).expect("a set");
     let set = root.path().join(SET_NAME);
     assert_eq!(std::fs::read_to_string(set.join(HEADER_NAME)).expect("the header travels with the set"), HEADER);
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());

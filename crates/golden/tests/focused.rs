@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_golden::{
-    CardChoice, FocusedEvent, FocusedReport, FocusedRequest, GoldenError, PrepareOptions, SetParameters, focused,
+    CardChoice, FixtureOptions, FocusedEvent, FocusedReport, FocusedRequest, GoldenError, SetParameters, focused,
     prepare,
 };
 use b70_manifest::golden::FocusedStatus;
@@ -35,7 +35,7 @@ impl Build {
         fs::write(build.path("source/build/CMakeCache.txt"), cache).expect("the cache");
         build.compile();
         let parameters = SetParameters { k: 32, n: 2, widths: vec![1], ..SetParameters::default() };
-        prepare(&build.artifacts(), &parameters, &PrepareOptions::default()).expect("a set");
+        prepare(&build.artifacts(), &parameters, &FixtureOptions::default()).expect("a set");
         build
     }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use b70_golden::{PACKED, SetParameters, Tensor, WEIGHTS, generate};
+use b70_golden::{FixtureTensor, PACKED, SetParameters, WEIGHTS, generate};
 use b70_manifest::golden::GoldenRule;
 use b70_packset::MatrixShape;
 use b70_store::Sha256;
@@ -51,7 +51,7 @@ fn any_number_of_threads_makes_the_same_bytes() {
     }
 }
 
-fn bytes<'a>(tensors: &'a [Tensor], name: &str) -> &'a [u8] {
+fn bytes<'a>(tensors: &'a [FixtureTensor], name: &str) -> &'a [u8] {
     &tensors.iter().find(|t| t.name == name).expect("every set has it").bytes
 }
 

@@ -7,8 +7,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use b70_golden::{
-    GoldenError, HEADER, HEADER_NAME, MANIFEST, PrepareOptions, PrepareReport, PrepareStatus, SET_NAME, SetCheck,
-    SetParameters, Tensor, prepare, verify,
+    FixtureOptions, FixtureTensor, GoldenError, HEADER, HEADER_NAME, MANIFEST, PrepareReport, PrepareStatus, SET_NAME,
+    SetCheck, SetParameters, prepare, verify,
 };
 use b70_manifest::golden::GoldenSet;
 use b70_manifest::{Explain as _, Sha256Hex, exit};
@@ -28,11 +28,11 @@ fn base() -> Value {
 }
 
 /// As upstream's script writes it, keys sorted, the time a float.
-fn upstream(made: &[Tensor]) -> Value {
+fn upstream(made: &[FixtureTensor]) -> Value {
     let mut manifest = base();
     let case =
         |m: u64| json!({"tensors": [format!("input-m{m}.q8_1.bin"), format!("expected-m{m}.f32.bin")], "width": m});
-    let tensor = |t: &Tensor| json!({"dtype": t.dtype, "path": t.name, "sha256": Sha256Hex::of(&t.bytes), "shape": t.shape, "size_bytes": t.bytes.len()});
+    let tensor = |t: &FixtureTensor| json!({"dtype": t.dtype, "path": t.name, "sha256": Sha256Hex::of(&t.bytes), "shape": t.shape, "size_bytes": t.bytes.len()});
     manifest["cases"] = [1, 2].map(case).into_iter().collect();
     manifest["tensors"] = made.iter().map(tensor).collect();
     manifest["created_unix"] = json!(1_796_078_798.060_747_9);
@@ -44,10 +44,10 @@ fn upstream(made: &[Tensor]) -> Value {
 }
 
 /// As `b70-golden` of kit 0.1 wrote it.
-fn kit_01(made: &[Tensor]) -> Value {
+fn kit_01(made: &[FixtureTensor]) -> Value {
     let mut manifest = base();
     let case = |m: u64| json!({"m": m, "weights": "weights.q4_0.bin", "input": format!("input-m{m}.q8_1.bin"), "expected": format!("expected-m{m}.f32.bin")});
-    let tensor = |t: &Tensor| {
+    let tensor = |t: &FixtureTensor| {
         let entry =
             json!({"sha256": Sha256Hex::of(&t.bytes), "size_bytes": t.bytes.len(), "shape": t.shape, "dtype": t.dtype});
         (t.name.clone(), entry)
@@ -96,7 +96,7 @@ impl Set {
     }
 
     fn prepare(&self, parameters: &SetParameters, force: bool) -> Result<PrepareReport, GoldenError> {
-        prepare(self.root.path(), parameters, &PrepareOptions { force, ..PrepareOptions::default() })
+        prepare(self.root.path(), parameters, &FixtureOptions { force, ..FixtureOptions::default() })
     }
 
     /// Every file with its bytes and its inode: the folder was not even written again as it was.
@@ -108,7 +108,7 @@ impl Set {
     }
 }
 
-type Manifest = fn(&[Tensor]) -> Value;
+type Manifest = fn(&[FixtureTensor]) -> Value;
 
 const WRITERS: [(Manifest, &str); 2] =
     [(upstream, "/srv/upstream/golden.py revision 1"), (kit_01, "b70-golden of kit 0.1")];
@@ -200,7 +200,7 @@ fn a_bad_manifest_is_one_error_and_loses_nothing() {
 fn upstreams_reader_accepts_our_manifest() {
     let root = tempfile::tempdir().expect("a scratch folder");
     let parameters = SetParameters { packed: true, ..small() };
-    let made = prepare(root.path(), &parameters, &PrepareOptions::default()).expect("a set");
+    let made = prepare(root.path(), &parameters, &FixtureOptions::default()).expect("a set");
     let said = run(python("upstream_reader.py").arg(root.path().join(SET_NAME)));
     let expected: String = made.tensors.iter().map(|t| format!("{} {}\n", t.name, t.sha256)).collect();
     assert_eq!(said, expected);

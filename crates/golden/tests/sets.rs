@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use b70_golden::{
-    GoldenError, MANIFEST, PrepareOptions, PrepareStatus, SET_NAME, SetCheck, SetParameters, prepare, verify,
+    FixtureOptions, GoldenError, MANIFEST, PrepareStatus, SET_NAME, SetCheck, SetParameters, prepare, verify,
 };
 use b70_manifest::golden::GoldenRule;
 use serde_json::{Value, json};
@@ -23,7 +23,7 @@ struct Set {
 impl Set {
     fn new() -> Self {
         let root = tempfile::tempdir().expect("a scratch folder");
-        let report = prepare(root.path(), &small(), &PrepareOptions::default()).expect("a set");
+        let report = prepare(root.path(), &small(), &FixtureOptions::default()).expect("a set");
         assert_eq!(report.status, PrepareStatus::Created);
         Self { root }
     }
@@ -90,7 +90,7 @@ fn a_set_is_published_whole_and_kept() {
     assert_eq!(names(set.root.path()), [SET_NAME]);
     let check = verify(set.root.path(), true).expect("a readable set");
     assert!(check.is_valid() && check.recomputed && check.tensors.len() == 6, "{check:?}");
-    let again = prepare(set.root.path(), &small(), &PrepareOptions::default()).expect("a set");
+    let again = prepare(set.root.path(), &small(), &FixtureOptions::default()).expect("a set");
     assert_eq!(again.status, PrepareStatus::Kept);
     assert_eq!(again.manifest_sha256, check.manifest_sha256);
 }
@@ -137,7 +137,7 @@ fn a_missing_a_cut_and_a_linked_tensor_are_named() {
         assert!(failures.iter().any(|f| f.starts_with(name) && f.contains(why)), "{name}: {failures:?}");
     }
     // Prepare repairs what is damaged, and says why.
-    let report = prepare(set.root.path(), &small(), &PrepareOptions::default()).expect("a repair");
+    let report = prepare(set.root.path(), &small(), &FixtureOptions::default()).expect("a repair");
     assert_eq!(report.status, PrepareStatus::Replaced);
     assert!(report.replaced_because.expect("a reason").contains("expected-m1.f32.bin"));
     assert!(set.failures().is_empty());
@@ -204,11 +204,11 @@ fn a_sound_set_of_other_parameters_is_not_replaced_unasked() {
         SetParameters { rule: GoldenRule::Ggml, ..small() },
         SetParameters { packed: false, ..small() },
     ] {
-        let error = prepare(set.root.path(), &other, &PrepareOptions::default()).expect_err("another set");
+        let error = prepare(set.root.path(), &other, &FixtureOptions::default()).expect_err("another set");
         assert!(matches!(error, GoldenError::OtherSet { .. }), "{error}");
     }
     assert!(set.failures().is_empty());
-    let options = PrepareOptions { force: true, ..PrepareOptions::default() };
+    let options = FixtureOptions { force: true, ..FixtureOptions::default() };
     let other = SetParameters { seed: 1, ..small() };
     let report = prepare(set.root.path(), &other, &options).expect("told to replace");
     assert_eq!(report.replaced_because.as_deref(), Some("seed was 270036, now 1"));
@@ -219,6 +219,6 @@ fn a_sound_set_of_other_parameters_is_not_replaced_unasked() {
 fn refused_parameters_leave_nothing_behind() {
     let root = tempfile::tempdir().expect("a scratch folder");
     let wrong = SetParameters { k: 33, ..small() };
-    prepare(&root.path().join("new"), &wrong, &PrepareOptions::default()).expect_err("33 is no multiple of 32");
+    prepare(&root.path().join("new"), &wrong, &FixtureOptions::default()).expect_err("33 is no multiple of 32");
     assert!(names(root.path()).is_empty());
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
-use b70_store::{OnExisting, Outcome, Progress, Root};
+use b70_store::{OnExisting, Progress, PublishOutcome, Root};
 
 use crate::error::PackError;
 use crate::import::Import;
@@ -44,7 +44,7 @@ impl Finished {
         mut entry: TensorPack,
         tensors_dir: &Root,
         progress: &Progress<'_>,
-    ) -> Result<(TensorPack, Outcome, bool), PackError> {
+    ) -> Result<(TensorPack, PublishOutcome, bool), PackError> {
         match self {
             Self::Packed(packed) => {
                 let packed = *packed;

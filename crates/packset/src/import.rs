@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use b70_manifest::pack::{IndexRecord, LoaderContract, PayloadRecord, SourceTensor, TensorIdentity, TensorPack};
 use b70_manifest::{Sha256Hex, UnixTime};
-use b70_store::{Digests, EntryKind, Job, OnExisting, Outcome, Progress, Root, Source, TempFile, What, hash_file};
+use b70_store::{
+    DigestKind, Digests, EntryKind, Job, OnExisting, Progress, PublishOutcome, Root, Source, TempFile, hash_file,
+};
 use rustix::fs::{AtFlags, CWD};
 use serde_json::json;
 
@@ -162,7 +164,8 @@ fn open_good(
     let path = root.join(&name);
     let job = Job { source: Source::File(&file, &path), size: Some(entry.payload.size_bytes) };
     let fast = entry.payload.blake3.is_some() && reading != Reading::Sha256;
-    let (what, trust) = if fast { (What::Blake3, PayloadTrust::Blake3) } else { (What::Sha256, PayloadTrust::Sha256) };
+    let (what, trust) =
+        if fast { (DigestKind::Blake3, PayloadTrust::Blake3) } else { (DigestKind::Sha256, PayloadTrust::Sha256) };
     match hash_file(job, what, &progress.silent()) {
         Ok(digests) if fast && digests.blake3 == entry.payload.blake3 => Ok(Ok((file, path, trust))),
         Ok(digests) if !fast && digests.sha256 == Some(entry.payload.sha256) => Ok(Ok((file, path, trust))),
@@ -234,7 +237,7 @@ impl Import {
         mut entry: TensorPack,
         tensors_dir: &Root,
         progress: &Progress<'_>,
-    ) -> Result<(TensorPack, Outcome), PackError> {
+    ) -> Result<(TensorPack, PublishOutcome), PackError> {
         entry.source_tensor = self.entry.source_tensor;
         entry.payload = self.entry.payload;
         entry.pack_seconds = self.entry.pack_seconds;
@@ -251,7 +254,7 @@ impl Import {
         );
         if linked.is_ok() {
             tensors_dir.sync()?;
-            return Ok((entry, Outcome::Created));
+            return Ok((entry, PublishOutcome::Created));
         }
         // Another file system, too many links, no permission, or a damaged payload in the way: a copy replaces it.
         let mut temp = TempFile::create(tensors_dir, 0o444)?;

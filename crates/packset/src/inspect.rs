@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::PackError;
 use crate::layout::Layout;
 use crate::model::Model;
-use crate::plan::{Plan, SkippedTensor};
+use crate::plan::{SkippedTensor, TensorPlan};
 
 /// What a plan would do with a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -72,7 +72,7 @@ pub struct InspectedTensor {
 }
 
 /// Applies a plan to a model and reports what it would do.
-pub fn inspect(model: &Model, plan: &Plan, layout: &dyn Layout) -> Result<Inspection, PackError> {
+pub fn inspect(model: &Model, plan: &TensorPlan, layout: &dyn Layout) -> Result<Inspection, PackError> {
     let (selection, problems) = plan.apply(model, layout)?;
     let selected = selection.tensors.len() as u64;
     let mut size = 0_u64;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::layout::{Layout, MatrixShape};
-use crate::plan::Plan;
+use crate::plan::TensorPlan;
 
 /// The identity of one packed tensor; its canonical hash is the tensor key.
 pub fn tensor_identity(layout: &dyn Layout, model: Sha256Hex, name: &str, shape: MatrixShape) -> TensorIdentity {
@@ -74,7 +74,7 @@ pub struct KeyRow {
 }
 
 /// The keys of a model of known hash under a plan with exact shapes; the model itself is not needed.
-pub fn plan_keys(plan: &Plan, layout: &dyn Layout, model: Sha256Hex) -> Result<KeyTable, PackError> {
+pub fn plan_keys(plan: &TensorPlan, layout: &dyn Layout, model: Sha256Hex) -> Result<KeyTable, PackError> {
     plan.check_layout(layout)?;
     let slots = plan.exact_slots()?;
     for (_, _, shape) in &slots {
@@ -84,7 +84,7 @@ pub fn plan_keys(plan: &Plan, layout: &dyn Layout, model: Sha256Hex) -> Result<K
 }
 
 pub(crate) fn key_table(
-    plan: &Plan,
+    plan: &TensorPlan,
     layout: &dyn Layout,
     model: Sha256Hex,
     slots: impl IntoIterator<Item = (u64, String, MatrixShape)>,

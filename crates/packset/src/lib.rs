@@ -63,10 +63,10 @@ pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::Model;
 pub use output::output_schemas;
-pub use plan::{Plan, SelectedTensor, Selection, SkippedTensor};
+pub use plan::{SelectedTensor, SkippedTensor, TensorPlan, TensorSelection};
 #[doc(hidden)]
 pub use prepare::prepare_in;
-pub use prepare::{PrepareOptions, Prepared, prepare};
+pub use prepare::{PrepareOptions, PreparedSet, prepare};
 pub use ram::{
     DEFAULT_MIN_FREE, DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram,
     stage_validate,

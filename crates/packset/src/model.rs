@@ -9,7 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel, Tensor};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
-use b70_store::{FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, What, hash_file, identity_of};
+use b70_store::{
+    DigestKind, FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, hash_file, identity_of,
+};
 use serde_json::json;
 
 use crate::error::PackError;
@@ -137,7 +139,7 @@ impl Model {
     pub fn sha256(&self, progress: &Progress<'_>) -> Result<Sha256Hex, PackError> {
         let one = |file: &GgufFile| {
             let job = Job { source: Source::File(file.file(), file.path()), size: Some(file.header().file_size) };
-            let digests = hash_file(job, What::Sha256, progress)?;
+            let digests = hash_file(job, DigestKind::Sha256, progress)?;
             Ok::<_, PackError>(digests.sha256.expect("SHA-256 was asked for"))
         };
         let digests = self.split.files().iter().map(one).collect::<Result<Vec<_>, _>>()?;

@@ -11,7 +11,7 @@ use std::path::Path;
 use b70_gguf::Tensor;
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
-use b70_store::{Hasher, Progress, RelPath, Root, TempFile, What, on_threads};
+use b70_store::{DigestKind, Hasher, Progress, RelPath, Root, TempFile, on_threads};
 
 use crate::buffer::Growing;
 use crate::error::PackError;
@@ -126,7 +126,7 @@ pub(crate) fn source_sha256(
     tensor: &SelectedTensor,
     progress: &Progress<'_>,
 ) -> Result<Sha256Hex, PackError> {
-    let mut hash = Hasher::new(What::Sha256);
+    let mut hash = Hasher::new(DigestKind::Sha256);
     let mut buffer = vec![0; tensor.size_bytes.min(1 << 20) as usize];
     let mut done = 0;
     while done < tensor.size_bytes {

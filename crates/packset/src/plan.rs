@@ -21,11 +21,11 @@ const MAX_SLOTS: u64 = 1 << 20;
 
 /// A plan that has passed the rules a schema cannot say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct TensorPlan {
     document: PackPlan,
 }
 
-impl Plan {
+impl TensorPlan {
     /// The built-in plan of that name, else the plan file at that path.
     pub fn named_or_file(name: &str, layout: &dyn Layout) -> Result<Self, PackError> {
         match Self::built_in(name, layout) {
@@ -157,7 +157,7 @@ impl Plan {
     /// Applies the plan to a model: what goes to which slot, and what is left out, why.
     ///
     /// Under a listed plan every named tensor must be there and fit; all that is wrong is reported at once.
-    pub fn select(&self, model: &Model, layout: &dyn Layout) -> Result<Selection, PackError> {
+    pub fn select(&self, model: &Model, layout: &dyn Layout) -> Result<TensorSelection, PackError> {
         let (selection, problems) = self.apply(model, layout)?;
         if problems.is_empty() {
             return Ok(selection);
@@ -176,7 +176,7 @@ impl Plan {
         &self,
         model: &Model,
         layout: &dyn Layout,
-    ) -> Result<(Selection, Vec<TensorProblem>), PackError> {
+    ) -> Result<(TensorSelection, Vec<TensorProblem>), PackError> {
         self.check_layout(layout)?;
         let mut problems = Vec::new();
         let (mut tensors, skipped) = match &self.document.rules {
@@ -184,13 +184,13 @@ impl Plan {
             PlanRules::Listed(rules) => select_listed(rules, model, layout, &mut problems),
         };
         tensors.sort_unstable_by_key(|tensor| tensor.slot);
-        Ok((Selection { tensors, skipped }, problems))
+        Ok((TensorSelection { tensors, skipped }, problems))
     }
 }
 
 /// A plan applied to a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selection {
+pub struct TensorSelection {
     /// What is packed, in slot order.
     pub tensors: Vec<SelectedTensor>,
     /// What is left out.

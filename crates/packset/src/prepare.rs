@@ -22,7 +22,7 @@ use crate::error::PackError;
 use crate::gate::HashGate;
 use crate::layout::Layout;
 use crate::model::Model;
-use crate::plan::Plan;
+use crate::plan::TensorPlan;
 use crate::set::{MANIFEST_FILE, rel};
 use crate::source::{ModelHash, Prover, RECEIPTS_DIR, SourceTrust};
 use crate::trust::PayloadTrust;
@@ -31,7 +31,7 @@ use run::{Account, Run};
 
 /// The outcome of a [`prepare`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Prepared {
+pub struct PreparedSet {
     /// Version of this document's form.
     pub schema_version: u64,
     /// `ready`.
@@ -94,10 +94,10 @@ pub struct Prepared {
 /// packs the rest.
 pub fn prepare(
     model: &Model,
-    plan: &Plan,
+    plan: &TensorPlan,
     layout: &dyn Layout,
     options: &PrepareOptions<'_>,
-) -> Result<Prepared, PackError> {
+) -> Result<PreparedSet, PackError> {
     prepare_in(model, plan, layout, options, None)
 }
 
@@ -105,11 +105,11 @@ pub fn prepare(
 #[doc(hidden)]
 pub fn prepare_in(
     model: &Model,
-    plan: &Plan,
+    plan: &TensorPlan,
     layout: &dyn Layout,
     options: &PrepareOptions<'_>,
     worker_set_bytes: Option<u64>,
-) -> Result<Prepared, PackError> {
+) -> Result<PreparedSet, PackError> {
     let started = Instant::now();
     let selection = plan.select(model, layout)?;
     if selection.tensors.is_empty() {
@@ -151,7 +151,7 @@ pub fn prepare_in(
         &counts,
         &Account { hash_validated, vouched_by: &vouched_by, model_hash_seconds, pack_seconds },
     )?;
-    Ok(Prepared {
+    Ok(PreparedSet {
         schema_version: 1,
         status: "ready".to_owned(),
         evidence_class: EvidenceClass::DevelopmentInitializationCacheOnly,

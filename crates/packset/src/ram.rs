@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_store::{
-    DirOutcome, How, LockGuard, Progress, Root, StagingDir, Trust, headroom, json_bytes, lock, open_ram_root,
+    DirOutcome, HashOptions, LockGuard, Progress, Root, StagingDir, Trust, headroom, json_bytes, lock, open_ram_root,
     replace_bytes, sweep_orphans,
 };
 use schemars::JsonSchema;
@@ -204,8 +204,8 @@ pub fn stage_validate(
     validate(&ram, key, source, layout, depth, options, started)
 }
 
-fn how<'a>(options: &StageOptions<'a>) -> How<'a> {
-    How { progress: options.progress, ..How::default() }
+fn how<'a>(options: &StageOptions<'a>) -> HashOptions<'a> {
+    HashOptions { progress: options.progress, ..HashOptions::default() }
 }
 
 fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<Option<LockGuard>, PackError> {

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use b70_manifest::Sha256Hex;
 use b70_store::{
-    Content, Digests, Expected, Extras, How, Progress, Receipt, RelPath, Root, Subject, Verdict, examine, identity_of,
-    issue, issue_with,
+    Content, Digests, Expected, Extras, HashOptions, Progress, Receipt, ReceiptVerdict, RelPath, Root, Subject,
+    examine, identity_of, issue, issue_with,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -190,7 +190,7 @@ impl SourceSubject {
         progress: &Progress<'_>,
     ) -> Result<SourceProof, PackError> {
         let started = Instant::now();
-        let how = How { progress: *progress, ..How::default() };
+        let how = HashOptions { progress: *progress, ..HashOptions::default() };
         let mut reasons = Vec::new();
         if !self.same_files(model)? {
             return read_open_files(model, progress, started, vec!["another file took the model's name".to_owned()]);
@@ -215,7 +215,7 @@ impl SourceSubject {
                     }
                     reasons = reasons_text(&examination.all_reasons());
                 }
-                Err(b70_store::Reason::ReceiptMissing { .. }) => {}
+                Err(b70_store::ReceiptReason::ReceiptMissing { .. }) => {}
                 Err(reason) => reasons.push(reason.to_string()),
             }
         }
@@ -234,8 +234,8 @@ impl SourceSubject {
             }
         };
         let (contents, receipt) = match verdict? {
-            Verdict::Trusted(receipt) => (self.listed(&receipt).unwrap_or_default(), Some(receipt)),
-            Verdict::VerifiedUntrusted { files, reasons: against } => {
+            ReceiptVerdict::Trusted(receipt) => (self.listed(&receipt).unwrap_or_default(), Some(receipt)),
+            ReceiptVerdict::VerifiedUntrusted { files, reasons: against } => {
                 reasons.extend(reasons_text(&against));
                 (files.into_iter().map(|(_, content)| content).collect(), None)
             }

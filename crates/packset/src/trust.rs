@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use b70_manifest::pack::PackSet;
 use b70_manifest::{Blake3Hex, Sha256Hex};
 use b70_store::{
-    Admission, Expected, Extras, How, Reason, Receipt, RelPath, Root, Source, StageFile, StagingDir, Standing, Subject,
-    admit, examine_quiet, stage,
+    Admission, Expected, Extras, HashOptions, Receipt, ReceiptReason, RelPath, Root, Source, StageFile, StagingDir,
+    Standing, Subject, admit, examine_quiet, stage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -96,7 +96,7 @@ impl SetSubject {
 
     /// Admits the payloads beneath `root`: by the stored receipt where it holds, otherwise by reading them; a new receipt
     /// is stored when the rule allows one.
-    pub(crate) fn admit(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
+    pub(crate) fn admit(&self, root: &Root, how: &HashOptions<'_>) -> Result<Admission, PackError> {
         let receipt = Receipt::load(root, &receipt_name(root));
         let admission = admit(&self.subject(root), receipt, how)?;
         store(&admission, root)?;
@@ -104,14 +104,18 @@ impl SetSubject {
     }
 
     /// Reads every payload by SHA-256 whatever a receipt says. Nothing is stored: see [`store`].
-    pub(crate) fn read_all(&self, root: &Root, how: &How<'_>) -> Result<Admission, PackError> {
-        let unasked = Reason::ReceiptMissing { path: root.join(&receipt_name(root)) };
+    pub(crate) fn read_all(&self, root: &Root, how: &HashOptions<'_>) -> Result<Admission, PackError> {
+        let unasked = ReceiptReason::ReceiptMissing { path: root.join(&receipt_name(root)) };
         Ok(admit(&self.subject(root), Err(unasked), how)?)
     }
 
     /// The names of the files beneath `root` that the stored receipt lets rest unread (spec: rung *quiet file*), and why
     /// others, or all, must be read.
-    pub(crate) fn unread(&self, root: &Root, how: &How<'_>) -> Result<(HashSet<RelPath>, Vec<Reason>), PackError> {
+    pub(crate) fn unread(
+        &self,
+        root: &Root,
+        how: &HashOptions<'_>,
+    ) -> Result<(HashSet<RelPath>, Vec<ReceiptReason>), PackError> {
         let receipt = match Receipt::load(root, &receipt_name(root)) {
             Ok(receipt) => receipt,
             Err(reason) => return Ok((HashSet::new(), vec![reason])),
@@ -127,7 +131,7 @@ impl SetSubject {
     }
 
     /// Copies the payloads beneath `from` into a folder that nobody sees yet, and stores the copy's receipt there.
-    pub(crate) fn stage(&self, from: &Root, to: &StagingDir, how: &How<'_>) -> Result<Admission, PackError> {
+    pub(crate) fn stage(&self, from: &Root, to: &StagingDir, how: &HashOptions<'_>) -> Result<Admission, PackError> {
         let each = self.files.iter().zip(&self.blake3).map(|(expected, blake3)| StageFile {
             source: Source::Beneath(from, &expected.name),
             expected: expected.clone(),
@@ -175,7 +179,7 @@ fn belongs(name: &RelPath) -> bool {
 }
 
 /// Reasons in words, at most a handful: a void receipt of 187 files has 187 of the same.
-pub(crate) fn reasons_text(reasons: &[Reason]) -> Vec<String> {
+pub(crate) fn reasons_text(reasons: &[ReceiptReason]) -> Vec<String> {
     const SHOWN: usize = 8;
     let mut text: Vec<String> = reasons.iter().take(SHOWN).map(ToString::to_string).collect();
     if reasons.len() > SHOWN {

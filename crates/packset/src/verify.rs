@@ -11,14 +11,14 @@ use std::time::Instant;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
 use b70_manifest::{EvidenceClass, Sha256Hex, canonical_sha256};
-use b70_store::{How, Progress, RelPath, Root};
+use b70_store::{HashOptions, Progress, RelPath, Root};
 
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
 use crate::keys::tensor_identity;
 use crate::layout::{Layout, MatrixShape};
 use crate::model::Model;
-use crate::plan::Plan;
+use crate::plan::TensorPlan;
 use crate::set::{MANIFEST_FILE, SetDir, prefix_of};
 use crate::trust::PayloadTrust;
 pub(crate) use outcome::Failures;
@@ -78,7 +78,7 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
     }
     check_files(set, &document, layout, &mut failures)?;
     let (mut checked_bytes, mut deep) = (0, None);
-    let how = How { progress: options.progress, ..How::default() };
+    let how = HashOptions { progress: options.progress, ..HashOptions::default() };
     if options.depth == Depth::Deep {
         let read = check_payload_digests(set, &document, &manifest, &how, &mut failures)?;
         checked_bytes += read.bytes;
@@ -270,7 +270,7 @@ fn check_slots(document: &PackSet, layout: &dyn Layout, prefix: &str, failures: 
         }
     }
     // What has the prefix of a plan with exact shapes has that plan's slots.
-    let plan = Plan::of_layout(layout, |plan| plan.format_prefix == prefix);
+    let plan = TensorPlan::of_layout(layout, |plan| plan.format_prefix == prefix);
     let Some(Ok(slots)) = plan.map(|plan| plan.exact_slots()) else { return };
     failures.equal("tensor-count", "tensor_count", &(document.tensors.len() as u64), &(slots.len() as u64));
     for ((slot, name, shape), tensor) in slots.iter().zip(&document.tensors) {

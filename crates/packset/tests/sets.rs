@@ -6,13 +6,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use b70_packset::{Depth, Prepared, SetDir, SetState, gc, list};
+use b70_packset::{Depth, PreparedSet, SetDir, SetState, gc, list};
 use common::files::{edit, flip, overwrite, payload, walk};
 use common::mini::Mini;
 use common::models::MINI_NAMES;
 use serde_json::json;
 
-fn counts(prepared: &Prepared) -> [u64; 3] {
+fn counts(prepared: &PreparedSet) -> [u64; 3] {
     [prepared.packed, prepared.reused, prepared.imported]
 }
 

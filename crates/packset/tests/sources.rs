@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use b70_gguf::GgmlType;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::{Explain as _, Sha256Hex};
-use b70_packset::{Model, ModelHash, PackError, PrepareOptions, Prepared, model_hash, prepare};
+use b70_packset::{Model, ModelHash, PackError, PrepareOptions, PreparedSet, model_hash, prepare};
 use b70_store::Progress;
 use common::models::{MINI_NAMES, STANDARD, mini_plan, write_json};
 use common::{Lab, sha256_of, tool};
@@ -71,7 +71,7 @@ fn prepare_telling(
     model: &Model,
     model_hash: &ModelHash,
     on_bytes: &(dyn Fn(u64) + Sync),
-) -> Result<Prepared, PackError> {
+) -> Result<PreparedSet, PackError> {
     let options = PrepareOptions {
         cache_root: &lab.folder.path().join("cache"),
         model_hash,
@@ -146,13 +146,13 @@ fn a_plan_files_keys_are_those_of_its_set() {
     let lab = Lab::with(&STANDARD);
     let path = lab.folder.path().join("mini.json");
     write_json(&path, &mini_plan("mini"));
-    let plan = b70_packset::Plan::named_or_file(path.to_str().expect("text"), &lab.layout).expect("a plan");
+    let plan = b70_packset::TensorPlan::named_or_file(path.to_str().expect("text"), &lab.layout).expect("a plan");
     let table = b70_packset::plan_keys(&plan, &lab.layout, sha256_of(&lab.path)).expect("exact shapes");
     let names: Vec<&str> = table.tensors.iter().map(|row| &*row.name).collect();
     assert_eq!(names, MINI_NAMES);
     // The same tensors under another prefix: the same tensor keys, another set key.
     write_json(&path, &mini_plan("other"));
-    let other = b70_packset::Plan::from_file(&path).expect("a plan");
+    let other = b70_packset::TensorPlan::from_file(&path).expect("a plan");
     let other = b70_packset::plan_keys(&other, &lab.layout, sha256_of(&lab.path)).expect("exact shapes");
     assert_eq!(table.tensors, other.tensors);
     assert_ne!(table.set_key, other.set_key);
@@ -160,7 +160,7 @@ fn a_plan_files_keys_are_those_of_its_set() {
     let mut document = mini_plan("mini");
     document["layout"]["architecture"] = json!("bmg-g21");
     write_json(&path, &document);
-    let wrong = b70_packset::Plan::from_file(&path).expect("a plan");
+    let wrong = b70_packset::TensorPlan::from_file(&path).expect("a plan");
     assert!(matches!(
         b70_packset::plan_keys(&wrong, &lab.layout, sha256_of(&lab.path)),
         Err(PackError::PlanLayout { .. })

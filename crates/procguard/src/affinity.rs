@@ -10,7 +10,7 @@ mod vulkan;
 pub use llama::{LlamaDevices, LlamaProgram, llama_program};
 pub use mask::{AffinityMask, Hierarchy, level_zero_variable, parse_affinity_mask};
 pub use pin::{PinError, Pinning, pin_to_card};
-pub use resolve::{Affinity, AffinitySource, Selection, resolve_affinity};
+pub use resolve::{Affinity, AffinitySource, DeviceSelection, resolve_affinity};
 pub use selector::{Backend, Reader, Selector, SelectorError, parse_selector};
 pub use vulkan::{VulkanVisible, parse_vulkan_visible};
 

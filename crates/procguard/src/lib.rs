@@ -63,8 +63,8 @@ pub use b70_manifest::{GpuRef, ParsePciError, PciAddress};
 
 pub use crate::{
     affinity::{
-        Affinity, AffinityMask, AffinitySource, Backend, Hierarchy, LlamaDevices, LlamaProgram, PinError, Pinning,
-        Reader, Selection, Selector, SelectorError, VulkanVisible, level_zero_variable, llama_program,
+        Affinity, AffinityMask, AffinitySource, Backend, DeviceSelection, Hierarchy, LlamaDevices, LlamaProgram,
+        PinError, Pinning, Reader, Selector, SelectorError, VulkanVisible, level_zero_variable, llama_program,
         parse_affinity_mask, parse_selector, parse_vulkan_visible, pin_to_card, resolve_affinity,
     },
     cards::{Card, Cards, DeviceOrder, INTEL, NoSuchCard, device_name, is_b70, is_battlemage},
@@ -87,5 +87,5 @@ pub use crate::{
     program::{ProgramEnd, ProgramRun, run_program},
     record::{RecordError, RecordSummary, record},
     secrets::{REDACTED, redact_arguments, redact_variable},
-    usage::{CardUsage, Evidence, Owner, Unreadable, Usage, UsageOptions, Verdict},
+    usage::{CardUsage, CardVerdict, Owner, Unreadable, Usage, UsageOptions, UseEvidence},
 };

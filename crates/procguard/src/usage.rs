@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    affinity::{AffinitySource, Selection},
+    affinity::{AffinitySource, DeviceSelection},
     cards::Cards,
     host::Host,
 };
@@ -52,7 +52,7 @@ impl Default for UsageOptions {
 /// May a job be started on the card?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum CardVerdict {
     /// Everything was read, and nobody uses it.
     Free,
     /// Somebody does.
@@ -64,7 +64,7 @@ pub enum Verdict {
 /// What speaks for a process using a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Evidence {
+pub enum UseEvidence {
     /// It holds memory through the card's DRM client, in VRAM or evicted from it.
     FdinfoVram,
     /// Its engines worked between two samples.
@@ -87,7 +87,7 @@ pub struct Owner {
     /// Its start in clock ticks since boot, which together with the number identifies it.
     pub start_time: u64,
     /// Why it counts.
-    pub evidence: Vec<Evidence>,
+    pub evidence: Vec<UseEvidence>,
     /// VRAM it holds, each client counted once: at the oldest of the processes that share it.
     pub vram_resident_bytes: u64,
     /// The evidence in words, where it needs any.
@@ -101,7 +101,7 @@ pub struct CardUsage {
     /// The card.
     pub pci: PciAddress,
     /// May it be used?
-    pub verdict: Verdict,
+    pub verdict: CardVerdict,
     /// By whom it is used, ascending by pid.
     pub owners: Vec<Owner>,
     /// Processes that have its node open and nothing more: enumeration, monitoring. Information, no conflict.
@@ -144,7 +144,7 @@ impl Usage {
 
     /// The card on which the process holds memory: where a server computes.
     pub fn card_of(&self, pid: u32) -> Option<PciAddress> {
-        let holds = |owner: &Owner| owner.pid == pid && owner.evidence.contains(&Evidence::FdinfoVram);
+        let holds = |owner: &Owner| owner.pid == pid && owner.evidence.contains(&UseEvidence::FdinfoVram);
         self.cards.iter().find(|card| card.owners.iter().any(holds)).map(|card| card.pci)
     }
 
@@ -192,7 +192,7 @@ fn judge(
             let mut notes = Vec::new();
             if let Some(h) = holding {
                 if h.held >= options.memory_threshold_bytes {
-                    evidence.insert(Evidence::FdinfoVram);
+                    evidence.insert(UseEvidence::FdinfoVram);
                     if h.vram < options.memory_threshold_bytes {
                         notes.push(format!(
                             "{} bytes through this card's client, most of it outside the card or shared",
@@ -201,26 +201,26 @@ fn judge(
                     }
                 }
                 if h.active {
-                    evidence.insert(Evidence::FdinfoActive);
+                    evidence.insert(UseEvidence::FdinfoActive);
                 }
             }
             if let Some(affinity) = process.affinity.as_ref().filter(|_| card.is_level_zero_capable()) {
                 let named = match affinity.source {
-                    AffinitySource::DeviceFlag => Evidence::DeviceFlag,
-                    _ => Evidence::Affinity,
+                    AffinitySource::DeviceFlag => UseEvidence::DeviceFlag,
+                    _ => UseEvidence::Affinity,
                 };
                 match &affinity.selection {
-                    Selection::Only(set) if set.contains(&card.pci) => drop(evidence.insert(named)),
-                    Selection::None | Selection::Only(_) => {}
-                    Selection::All => {
-                        evidence.insert(Evidence::AmbiguousAffinity);
+                    DeviceSelection::Only(set) if set.contains(&card.pci) => drop(evidence.insert(named)),
+                    DeviceSelection::None | DeviceSelection::Only(_) => {}
+                    DeviceSelection::All => {
+                        evidence.insert(UseEvidence::AmbiguousAffinity);
                         notes.push("nothing pins it to a card".into());
                     }
-                    Selection::Unknown(why) => {
+                    DeviceSelection::Unknown(why) => {
                         // If it uses as many cards as it may, those are all.
                         let used = holdings.iter().filter(|((_, p), h)| p == pid && uses(h)).count();
                         if affinity.at_most.is_none_or(|most| used < most) {
-                            evidence.insert(Evidence::AmbiguousAffinity);
+                            evidence.insert(UseEvidence::AmbiguousAffinity);
                             notes.push(why.clone());
                         }
                     }
@@ -242,12 +242,12 @@ fn judge(
                 open_only.push(*pid);
             }
         }
-        let sure = owners.iter().any(|o| o.evidence.iter().any(|e| *e != Evidence::AmbiguousAffinity));
+        let sure = owners.iter().any(|o| o.evidence.iter().any(|e| *e != UseEvidence::AmbiguousAffinity));
         let blind = !owners.is_empty() || unreadable.iter().any(|u| u.pci.is_none_or(|p| p == card.pci));
         let verdict = match (sure, blind) {
-            (true, _) => Verdict::Used,
-            (false, true) => Verdict::Unknown,
-            (false, false) => Verdict::Free,
+            (true, _) => CardVerdict::Used,
+            (false, true) => CardVerdict::Unknown,
+            (false, false) => CardVerdict::Free,
         };
         result.push(CardUsage { pci: card.pci, verdict, owners, open_only });
     }

@@ -117,7 +117,7 @@ fn a_scan_inside_a_pid_namespace_says_what_it_cannot_see() {
     if std::env::var_os(INSIDE).is_some() {
         let cards = b70_procguard::Cards::assumed(&["0000:03:00.0".parse().unwrap()]);
         let usage = Usage::scan(&Host::real(), &cards, &UsageOptions::default());
-        assert_eq!(usage.cards[0].verdict, b70_procguard::Verdict::Unknown);
+        assert_eq!(usage.cards[0].verdict, b70_procguard::CardVerdict::Unknown);
         assert!(usage.unreadable.iter().any(|u| u.what.contains("pid namespace")), "{usage:?}");
         return;
     }
@@ -195,7 +195,7 @@ fn an_ordinary_user_is_told_that_the_scan_is_blind() {
     if let Some(pid) = std::env::var(OTHER_USER).ok().and_then(|text| text.parse().ok()) {
         let cards = b70_procguard::Cards::assumed(&["0000:03:00.0".parse().unwrap()]);
         let usage = Usage::scan(&Host::real(), &cards, &UsageOptions::default());
-        assert_ne!(usage.cards[0].verdict, b70_procguard::Verdict::Free);
+        assert_ne!(usage.cards[0].verdict, b70_procguard::CardVerdict::Free);
         assert!(usage.unreadable.iter().any(|u| u.pid == Some(pid)), "{:?}", usage.unreadable);
         let other = ProcessIdentity::of(&Host::real(), pid).unwrap().unwrap();
         let process = VerifiedProcess::open(&other).expect("verifying needs no rights");

@@ -9,8 +9,8 @@ use std::{
 };
 
 use b70_procguard::{
-    Cards, CheckStatus, DoctorReport, Evidence, GpuRef, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
-    UsageOptions, Verdict, listening_inode_belongs_to, record,
+    CardVerdict, Cards, CheckStatus, DoctorReport, GpuRef, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
+    UsageOptions, UseEvidence, listening_inode_belongs_to, record,
 };
 
 const SLOTS: [&str; 4] = ["0000:03:00.0", "0000:07:00.0", "0000:43:00.0", "0000:c3:00.0"];
@@ -28,7 +28,7 @@ fn load(name: &str) -> (Host, Cards) {
 /// One line a card: address, verdict, then each owner with its evidence and GiB of VRAM.
 fn verdicts(host: &Host, cards: &Cards) -> Vec<String> {
     let usage = Usage::scan(host, cards, &UsageOptions::default());
-    let evidence = |e: &Evidence| serde_json::to_value(e).unwrap().as_str().unwrap().to_owned();
+    let evidence = |e: &UseEvidence| serde_json::to_value(e).unwrap().as_str().unwrap().to_owned();
     usage
         .cards
         .iter()
@@ -241,7 +241,7 @@ fn nodes_that_cannot_be_opened_shift_the_ordinals() {
     assert!(cards.cards[0].ordinal_reason.contains("group render"));
     // Mask 1 of another process counts what *it* can open, which is not known here.
     let usage = Usage::scan(&host, &cards, &UsageOptions::default());
-    assert!(usage.cards.iter().all(|c| c.verdict == Verdict::Unknown), "{usage:?}");
+    assert!(usage.cards.iter().all(|c| c.verdict == CardVerdict::Unknown), "{usage:?}");
     let report = DoctorReport::run(&host, &cards, &[]);
     let render = report.checks.iter().find(|c| c.name == "render-group").unwrap();
     assert_eq!(render.status, CheckStatus::Fail);
@@ -259,7 +259,7 @@ fn without_cards_a_mask_still_guards_assumed_ordinals() {
     let usage = Usage::scan(&host, &assumed, &options);
     assert_eq!(
         usage.cards.iter().map(|c| c.verdict).collect::<Vec<_>>(),
-        [Verdict::Used, Verdict::Used, Verdict::Free]
+        [CardVerdict::Used, CardVerdict::Used, CardVerdict::Free]
     );
 }
 

@@ -6,8 +6,9 @@ use std::hint::black_box;
 use std::path::PathBuf;
 
 use b70_store::{
-    Expected, Extras, How, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, RelPath, Root, Sha256, Sha256Lanes,
-    Source, Subject, TempFile, Verdict, What, admit, examine, hash_file, hash_many, hash_many_with, issue, pool,
+    DigestKind, Expected, Extras, HashOptions, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, ReceiptVerdict,
+    RelPath, Root, Sha256, Sha256Lanes, Source, Subject, TempFile, admit, examine, hash_file, hash_many,
+    hash_many_with, issue, pool,
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -30,7 +31,7 @@ fn hashing(c: &mut Criterion) {
         .collect();
     let jobs: Vec<Job<'_>> = paths.iter().map(|p| p.as_path().into()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    for (label, what) in [("sha256", What::Sha256), ("blake3", What::Blake3), ("both", What::Both)] {
+    for (label, what) in [("sha256", DigestKind::Sha256), ("blake3", DigestKind::Blake3), ("both", DigestKind::Both)] {
         let mut group = c.benchmark_group(format!("hash-{label}"));
         group.sample_size(10).throughput(Throughput::Bytes(LEN as u64));
         group.bench_function("one-stream", |b| {
@@ -113,8 +114,8 @@ fn honouring(c: &mut Criterion) {
     let known = |name: &RelPath| name.as_str() == Some("receipt.json");
     let subject =
         Subject { root: &root, files: &files, format: "bench-v2", bindings: &bindings, extras: Extras::Report(&known) };
-    let how = How { quiet: Quiet::Wait(std::time::Duration::from_secs(3)), ..How::default() };
-    let Verdict::Trusted(receipt) = issue(&subject, &how).expect("verified") else { panic!("no receipt here") };
+    let how = HashOptions { quiet: Quiet::Wait(std::time::Duration::from_secs(3)), ..HashOptions::default() };
+    let ReceiptVerdict::Trusted(receipt) = issue(&subject, &how).expect("verified") else { panic!("no receipt here") };
     let name = RelPath::new("receipt.json").expect("a name");
     receipt.store(&root, &name).expect("stored");
     let mut group = c.benchmark_group("receipt-187-files");
@@ -127,7 +128,9 @@ fn honouring(c: &mut Criterion) {
     });
     group.bench_function("examine", |b| b.iter(|| examine(&subject, &receipt, &how).expect("looked")));
     group.bench_function("open-beneath", |b| {
-        b.iter(|| hash_file(Source::Beneath(&root, &files[0].name), What::Blake3, &Progress::NONE).expect("hashed"));
+        b.iter(|| {
+            hash_file(Source::Beneath(&root, &files[0].name), DigestKind::Blake3, &Progress::NONE).expect("hashed")
+        });
     });
     group.finish();
 }

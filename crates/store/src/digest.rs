@@ -32,7 +32,7 @@ pub use b70_manifest::{Blake3Hex as Blake3, ParseDigestError};
 
 /// Which digests a pass computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum What {
+pub enum DigestKind {
     /// SHA-256 alone.
     Sha256,
     /// BLAKE3 alone.
@@ -41,7 +41,7 @@ pub enum What {
     Both,
 }
 
-impl What {
+impl DigestKind {
     pub(crate) fn sha256(self) -> bool {
         self != Self::Blake3
     }
@@ -109,7 +109,7 @@ impl fmt::Debug for Hasher {
 
 impl Hasher {
     /// A fresh hasher.
-    pub fn new(what: What) -> Self {
+    pub fn new(what: DigestKind) -> Self {
         Self {
             sha256: what.sha256().then(sha2::Sha256::new),
             blake3: what.blake3().then(|| Box::new(blake3::Hasher::new())),
@@ -279,7 +279,7 @@ pub(crate) fn hash_serial(
     file: Opened<'_>,
     path: &Path,
     len: u64,
-    what: What,
+    what: DigestKind,
     buffer: &mut [u8],
     progress: &Progress<'_>,
 ) -> Result<Digests> {
@@ -309,7 +309,7 @@ pub(crate) fn hash_pipelined(
     file: Opened<'_>,
     path: &Path,
     len: u64,
-    what: What,
+    what: DigestKind,
     progress: &Progress<'_>,
 ) -> Result<Digests> {
     let mut hasher = Hasher::new(what);
@@ -343,7 +343,7 @@ pub(crate) fn hash_pipelined(
 ///
 /// Errors: [`Error::Missing`], [`Error::Kind`], [`Error::Size`] before a byte is read, [`Error::ChangedWhileReading`]
 /// when the file grows or shrinks meanwhile, [`Error::Cancelled`], [`Error::Io`].
-pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_>) -> Result<Digests> {
+pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: DigestKind, progress: &Progress<'_>) -> Result<Digests> {
     let (opened, path, len) = job.into().open()?;
     let mut buffer = vec![0; BUFFER.min(usize::try_from(len).unwrap_or(BUFFER).max(4096))];
     hash_serial(opened, &path, len, what, &mut buffer, progress)
@@ -351,7 +351,7 @@ pub fn hash_file<'a>(job: impl Into<Job<'a>>, what: What, progress: &Progress<'_
 
 /// SHA-256 of a whole file.
 pub fn sha256_file(path: &Path) -> Result<Sha256> {
-    let digests = hash_file(path, What::Sha256, &Progress::NONE)?;
+    let digests = hash_file(path, DigestKind::Sha256, &Progress::NONE)?;
     digests.sha256.ok_or_else(|| Error::io("hash", path, io::Error::other("no digest was made")))
 }
 

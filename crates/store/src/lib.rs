@@ -54,7 +54,7 @@
 //! - Linux 5.6 or newer (`openat2`); receipts on tmpfs need the unique mount ids of Linux 6.8.
 //! - Locks ([`lock()`]) save work; correctness never rests on them, since some cluster file systems grant them to all.
 //! - No receipt sees root writing the block device, bugs of a file system, DAX or decay of the medium: verify deeply
-//!   from time to time ([`How::max_age`]).
+//!   from time to time ([`HashOptions::max_age`]).
 //! - The fault points of the tests (`B70_FAULT_*` in the environment, see [`fault_step`]) are empty without the feature
 //!   `fault`; with it they can only make an operation fail or die, and skip no check.
 #![deny(unsafe_code)]
@@ -79,7 +79,7 @@ mod sys;
 mod text;
 
 pub use digest::{
-    Blake3, Content, Digests, Hasher, Job, ParseDigestError, Sha256, Source, What, hash_file, on_threads, pool,
+    Blake3, Content, DigestKind, Digests, Hasher, Job, ParseDigestError, Sha256, Source, hash_file, on_threads, pool,
     sha256_file,
 };
 pub use error::{Error, Mismatch, Result};
@@ -93,16 +93,16 @@ pub use lanes::{LaneKernel, Sha256Lanes};
 pub use leased::{LeasedFile, LeasedWindow, Region};
 pub use lock::{LockFile, LockGuard, OnDrop, lock};
 pub use many::{hash_many, hash_many_with};
-pub use path::{Entry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
+pub use path::{DirEntry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
 pub use progress::Progress;
 pub use publish::{
-    DirOutcome, OnExisting, Orphan, Outcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
+    DirOutcome, OnExisting, Orphan, PublishOutcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
     read_back, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
-    Admission, DirectoryHint, Evidence, Examination, Expected, Extras, How, MAX_RECEIPT_BYTES, QUIET_GUARD, Quiet,
-    RULE, Reason, Receipt, ReceiptFile, Standing, Subject, Trust, Verdict, admit, examine, examine_quiet, issue,
-    issue_with,
+    Admission, DirectoryHint, Examination, Expected, Extras, HashOptions, LeaseEvidence, MAX_RECEIPT_BYTES,
+    QUIET_GUARD, Quiet, RULE, Receipt, ReceiptFile, ReceiptReason, ReceiptVerdict, Standing, Subject, Trust, admit,
+    examine, examine_quiet, issue, issue_with,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
 pub use stage::{StageFile, stage};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::digest::{
-    BUFFER, Blake3, Digests, Job, LANE_BUFFER, What, changed, hash_pipelined, hash_serial, on_threads,
+    BUFFER, Blake3, DigestKind, Digests, Job, LANE_BUFFER, changed, hash_pipelined, hash_serial, on_threads,
 };
 use crate::error::{Error, Result};
 use crate::lanes::{LaneKernel, Sha256Lanes};
@@ -17,14 +17,14 @@ use crate::progress::Progress;
 /// and, for BLAKE3, split over the pool.
 ///
 /// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
-pub fn hash_many(jobs: &[Job<'_>], what: What, progress: &Progress<'_>) -> Vec<Result<Digests>> {
+pub fn hash_many(jobs: &[Job<'_>], what: DigestKind, progress: &Progress<'_>) -> Vec<Result<Digests>> {
     hash_many_with(jobs, what, LaneKernel::best(), progress)
 }
 
 /// [`hash_many`] with a kernel of choice.
 pub fn hash_many_with(
     jobs: &[Job<'_>],
-    what: What,
+    what: DigestKind,
     kernel: LaneKernel,
     progress: &Progress<'_>,
 ) -> Vec<Result<Digests>> {
@@ -38,7 +38,7 @@ pub fn hash_many_with(
 }
 
 /// [`hash_many_with`] by the threads of the pool that this one belongs to.
-fn hash_here(jobs: &[Job<'_>], what: What, kernel: LaneKernel, progress: &Progress<'_>) -> Vec<Result<Digests>> {
+fn hash_here(jobs: &[Job<'_>], what: DigestKind, kernel: LaneKernel, progress: &Progress<'_>) -> Vec<Result<Digests>> {
     let threads = rayon::current_num_threads();
     if jobs.len() < threads || jobs.len() == 1 {
         let one = |job: &Job<'_>| {
@@ -126,7 +126,7 @@ struct Stream<'a> {
 /// that files of one size end together and no lane is empty before. Where a file ends, the next one begins.
 fn hash_side_by_side(
     jobs: &[Job<'_>],
-    what: What,
+    what: DigestKind,
     kernel: LaneKernel,
     (width, most): (usize, usize),
     shares: &Shares,

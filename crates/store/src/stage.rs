@@ -10,7 +10,7 @@ use crate::identity::{FileIdentity, Scope, identity_of};
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 use crate::publish::{StagingDir, TempFile};
-use crate::receipt::{Admission, Expected, Extras, How, Receipt, Subject, Trust, admit};
+use crate::receipt::{Admission, Expected, Extras, HashOptions, Receipt, Subject, Trust, admit};
 
 /// A file that [`stage`] copies.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub fn stage(
     files: &[StageFile<'_>],
     format: &str,
     bindings: impl FnOnce(&[Content]) -> Result<BTreeMap<String, String>>,
-    how: &How<'_>,
+    how: &HashOptions<'_>,
 ) -> Result<Admission> {
     let root = folder.root();
     let copies = || files.par_iter().map(|file| copy(root, file, &how.progress)).collect::<Result<Vec<Content>>>();
@@ -59,7 +59,7 @@ pub fn stage(
     });
     let expected: Vec<Expected> = expected.collect();
     let subject = Subject { root, files: &expected, format, bindings: &bindings, extras: Extras::Ignore };
-    let silent = How { progress: how.progress.silent(), ..*how };
+    let silent = HashOptions { progress: how.progress.silent(), ..*how };
     let mut admission = admit(&subject, Ok(Receipt::stated(&subject, &contents)?), &silent)?;
     if !admission.is_admitted() {
         return Err(Error::Mismatches(admission.changed));

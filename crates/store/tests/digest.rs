@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use b70_store::{
-    Blake3, Content, Error, Hasher, Job, Progress, Sha256, Source, What, hash_file, hash_many, open_source,
+    Blake3, Content, DigestKind, Error, Hasher, Job, Progress, Sha256, Source, hash_file, hash_many, open_source,
 };
 use proptest::prelude::*;
 use sha2::Digest as _;
@@ -49,7 +49,7 @@ proptest! {
     fn any_split_gives_the_same_digests(data in prop::collection::vec(any::<u8>(), 0..200_000), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6), parallel: bool) {
         let mut cuts: Vec<usize> = cuts.iter().map(|c| c.index(data.len() + 1)).collect();
         cuts.sort_unstable();
-        let mut hasher = Hasher::new(What::Both);
+        let mut hasher = Hasher::new(DigestKind::Both);
         let mut from = 0;
         for to in cuts.into_iter().chain([data.len()]) {
             if parallel { hasher.update_parallel(&data[from..to]) } else { hasher.update(&data[from..to]) }
@@ -75,7 +75,7 @@ fn files_of_every_awkward_length() {
         expected.push(reference(&data));
         paths.push(path);
     }
-    for what in [What::Sha256, What::Blake3, What::Both] {
+    for what in [DigestKind::Sha256, DigestKind::Blake3, DigestKind::Both] {
         let jobs: Vec<Job<'_>> = paths.iter().map(|p| p.as_path().into()).collect();
         let counted = AtomicU64::new(0);
         let count = |n| {
@@ -88,8 +88,8 @@ fn files_of_every_awkward_length() {
             let alone = hash_file(paths[i].as_path(), what, &Progress::NONE).expect("hashed");
             let piped = hash_many(&jobs[i..=i], what, &Progress::NONE).remove(0).expect("hashed");
             assert_eq!((found, found), (alone, piped));
-            assert_eq!(found.sha256, (what != What::Blake3).then_some(expected[i].0));
-            assert_eq!(found.blake3, (what != What::Sha256).then_some(expected[i].1));
+            assert_eq!(found.sha256, (what != DigestKind::Blake3).then_some(expected[i].0));
+            assert_eq!(found.blake3, (what != DigestKind::Sha256).then_some(expected[i].1));
         }
     }
 }
@@ -113,7 +113,7 @@ fn another_size_is_refused_before_a_byte_is_read_also_beyond_32_bits() {
         // Sizes that are equal modulo 2³¹ or 2³² are other sizes.
         for other in [size ^ (1 << 32), size ^ (1 << 31), size + 1, 0] {
             let job = Job { source: Source::Path(&path), size: Some(other) };
-            match hash_file(job, What::Blake3, &Progress::new(&never)) {
+            match hash_file(job, DigestKind::Blake3, &Progress::new(&never)) {
                 Err(Error::Size { expected, found, .. }) => assert_eq!((expected, found), (other, size)),
                 result => panic!("{result:?}"),
             }
@@ -128,12 +128,12 @@ fn sizes_beyond_32_bits() {
     let path = dir.path().join("sparse");
     for size in LARGE {
         sparse(&path, size);
-        let what = if size == 1 << 32 { What::Sha256 } else { What::Blake3 };
+        let what = if size == 1 << 32 { DigestKind::Sha256 } else { DigestKind::Blake3 };
         let job = Job { source: Source::Path(&path), size: Some(size) };
         let found = hash_many(&[job], what, &Progress::NONE).remove(0).expect("hashed");
         assert_eq!(found.size, size);
         match what {
-            What::Sha256 => assert_eq!(found.sha256.expect("asked for").to_string(), FOUR_GIB_OF_ZEROS),
+            DigestKind::Sha256 => assert_eq!(found.sha256.expect("asked for").to_string(), FOUR_GIB_OF_ZEROS),
             _ => assert_eq!(found.blake3, Some(blake3_of_zeros(size))),
         }
     }
@@ -169,9 +169,9 @@ fn a_file_that_grows_or_shrinks_meanwhile_is_an_error() {
             };
             let progress = Progress::new(&resize);
             let result = if many {
-                hash_many(&[path.as_path().into()], What::Both, &progress).remove(0)
+                hash_many(&[path.as_path().into()], DigestKind::Both, &progress).remove(0)
             } else {
-                hash_file(path.as_path(), What::Both, &progress)
+                hash_file(path.as_path(), DigestKind::Both, &progress)
             };
             assert!(matches!(result, Err(Error::ChangedWhileReading { .. })), "{result:?}");
         }
@@ -188,7 +188,7 @@ fn cancellation_ends_every_file() {
     let jobs: Vec<Job<'_>> = paths.iter().map(|p| p.as_path().into()).collect();
     let cancel = AtomicBool::new(false);
     let stop = |_| cancel.store(true, Ordering::Relaxed);
-    let results = hash_many(&jobs, What::Sha256, &Progress::new(&stop).with_cancel(&cancel));
+    let results = hash_many(&jobs, DigestKind::Sha256, &Progress::new(&stop).with_cancel(&cancel));
     assert_eq!(results.len(), 8);
     assert!(results.iter().all(|r| matches!(r, Err(Error::Cancelled))), "{results:?}");
 }
@@ -201,14 +201,14 @@ fn special_files_are_refused_by_name_and_never_block() {
     for (path, kind) in
         [(fifo.as_path(), "FIFO"), (dir.path(), "directory"), (Path::new("/dev/zero"), "character device")]
     {
-        match hash_file(path, What::Sha256, &Progress::NONE) {
+        match hash_file(path, DigestKind::Sha256, &Progress::NONE) {
             Err(Error::Kind { path: named, found, .. }) => assert_eq!((named.as_path(), found), (path, kind)),
             other => panic!("{other:?}"),
         }
         assert!(open_source(path).is_err());
     }
     assert!(matches!(
-        hash_file(dir.path().join("no").as_path(), What::Both, &Progress::NONE),
+        hash_file(dir.path().join("no").as_path(), DigestKind::Both, &Progress::NONE),
         Err(Error::Missing { .. })
     ));
 }
@@ -220,7 +220,7 @@ fn names_need_not_be_utf8() {
     std::fs::write(dir.path().join(odd), b"abc").expect("written");
     let rel = b70_store::RelPath::new(odd).expect("allowed");
     let top = root(dir.path());
-    let found = hash_file(Source::Beneath(&top, &rel), What::Sha256, &Progress::NONE).expect("hashed");
+    let found = hash_file(Source::Beneath(&top, &rel), DigestKind::Sha256, &Progress::NONE).expect("hashed");
     assert_eq!(found.sha256, Some(Sha256::of(b"abc")));
     let json = serde_json::to_string(&rel).expect("serializes");
     assert_eq!(json, r#"{"hex":"fffe206d6f64e86c"}"#);
@@ -234,6 +234,6 @@ fn the_empty_file_is_recognised_in_messages() {
     let top = root(dir.path());
     let rel = name("e");
     let job = Job { source: Source::Beneath(&top, &rel), size: Some(10) };
-    let message = hash_file(job, What::Sha256, &Progress::NONE).expect_err("another size").to_string();
+    let message = hash_file(job, DigestKind::Sha256, &Progress::NONE).expect_err("another size").to_string();
     assert!(message.contains("the file is empty"), "{message}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use b70_store::{Expected, Extras, How, Receipt, RelPath, Root, Subject, Verdict, issue};
+use b70_store::{Expected, Extras, HashOptions, Receipt, ReceiptVerdict, RelPath, Root, Subject, issue};
 use serde_json::{Value, json};
 
 #[test]
@@ -14,7 +14,7 @@ fn names_of_a_receipt_do_not_leave_the_folder() {
     let files = [Expected { name: RelPath::new("a.bin").expect("a name"), size: 7, sha256: None }];
     let bindings = BTreeMap::new();
     let subject = Subject { root: &root, files: &files, format: "x-v2", bindings: &bindings, extras: Extras::Ignore };
-    let Verdict::Trusted(receipt) = issue(&subject, &How::default()).expect("hashed") else {
+    let ReceiptVerdict::Trusted(receipt) = issue(&subject, &HashOptions::default()).expect("hashed") else {
         panic!("a file in memory gets a receipt");
     };
     let good: Value = serde_json::from_slice(&receipt.to_bytes()).expect("JSON");

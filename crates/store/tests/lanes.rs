@@ -5,8 +5,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use b70_store::{
-    Content, Error, Job, LaneKernel, LeasedFile, OnExisting, Progress, Region, Sha256, Sha256Lanes, TempFile, What,
-    hash_many_with, pool, read_back,
+    Content, DigestKind, Error, Job, LaneKernel, LeasedFile, OnExisting, Progress, Region, Sha256, Sha256Lanes,
+    TempFile, hash_many_with, pool, read_back,
 };
 use proptest::prelude::*;
 use sha2::Digest as _;
@@ -113,7 +113,7 @@ fn files_of_unequal_length_by_every_kernel() {
     for kernel in kernels() {
         for threads in [1, 2, 3] {
             let pool = pool(threads).expect("a pool");
-            let mut found = pool.install(|| hash_many_with(&jobs, What::Both, kernel, &Progress::NONE));
+            let mut found = pool.install(|| hash_many_with(&jobs, DigestKind::Both, kernel, &Progress::NONE));
             assert!(matches!(found.remove(20), Err(Error::Missing { path }) if path == missing));
             let found: Vec<_> = found.into_iter().map(|one| one.expect("hashed").content()).collect();
             assert!(
@@ -147,7 +147,7 @@ fn many_workers_hold_no_more_files_open_than_a_process_may() {
                 open.store(ours.count(), Ordering::Relaxed);
             }
         };
-        let found = pool.install(|| hash_many_with(&jobs, What::Sha256, kernel, &Progress::new(&look)));
+        let found = pool.install(|| hash_many_with(&jobs, DigestKind::Sha256, kernel, &Progress::new(&look)));
         assert!(found.iter().all(Result::is_ok), "{}", kernel.name());
         assert!((1..=768).contains(&open.into_inner()), "{}", kernel.name());
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use b70_store::{
-    Digests, Error, Hasher, Job, LaneKernel, LeasedFile, Progress, Source, What, hash_file, hash_many_with, pool,
+    DigestKind, Digests, Error, Hasher, Job, LaneKernel, LeasedFile, Progress, Source, hash_file, hash_many_with, pool,
 };
 
 mod common;
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(20);
 const LEN: usize = (9 << 20) + 1234;
 
 fn digests(data: &[u8]) -> Digests {
-    let mut hasher = Hasher::new(What::Both);
+    let mut hasher = Hasher::new(DigestKind::Both);
     hasher.update(data);
     hasher.finish()
 }
@@ -53,7 +53,7 @@ fn no_lease_beside_a_writer_and_the_digests_are_the_same() {
         let (path, data) = (dir.path().join("x"), bytes(LEN, 2));
         std::fs::write(&path, &data).expect("written");
         let expected = digests(&data);
-        let hash = || hash_file(path.as_path(), What::Both, &Progress::NONE).expect("hashed");
+        let hash = || hash_file(path.as_path(), DigestKind::Both, &Progress::NONE).expect("hashed");
         assert_eq!(hash(), expected);
         let writer = OpenOptions::new().append(true).open(&path).expect("opens");
         assert!(LeasedFile::of(&File::open(&path).expect("opens")).is_none());
@@ -130,7 +130,7 @@ fn cut_short(
 }
 
 /// What was read before the writer came through is right; what was not is missed.
-fn right_or_refused(found: &Result<Digests, Error>, what: What, data: &[u8]) {
+fn right_or_refused(found: &Result<Digests, Error>, what: DigestKind, data: &[u8]) {
     let expected = digests(data);
     match found {
         Err(Error::ChangedWhileReading { .. }) => {}
@@ -148,7 +148,7 @@ fn a_file_that_is_cut_short_is_an_error_and_no_signal() {
     let (first, second) = (bytes(LEN, 4), bytes(LEN, 5));
     for dir in [disk(), memory()] {
         let path = dir.path().join("x");
-        for what in [What::Sha256, What::Blake3, What::Both] {
+        for what in [DigestKind::Sha256, DigestKind::Blake3, DigestKind::Both] {
             std::fs::write(&path, &first).expect("written");
             let cut = cut_short(&path, |progress| hash_file(path.as_path(), what, progress));
             right_or_refused(&cut, what, &first);

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use b70_store::{
-    Error, Evidence, Expected, Extras, FsKind, How, OnExisting, Progress, Quiet, Reason, Receipt, StagingDir, Subject,
-    TempFile, Trust, Verdict, admit, examine, headroom, issue, open_ram_root, publish_bytes, replace_bytes,
-    sweep_orphans,
+    Error, Expected, Extras, FsKind, HashOptions, LeaseEvidence, OnExisting, Progress, Quiet, Receipt, ReceiptReason,
+    ReceiptVerdict, StagingDir, Subject, TempFile, Trust, admit, examine, headroom, issue, open_ram_root,
+    publish_bytes, replace_bytes, sweep_orphans,
 };
 
 use common::{bytes, child, disk, job, memory, name, root, run, tree};
@@ -155,8 +155,8 @@ fn child_entry() {
         "issue" => {
             let files = [expected("f", &bytes(SIZE, 1))];
             match verdict(&top, &files, Quiet::Wait(std::time::Duration::from_secs(3))) {
-                Verdict::Trusted(receipt) => println!("\ntrusted {:?}", receipt.files[0].evidence),
-                Verdict::VerifiedUntrusted { reasons, .. } => println!("\nuntrusted {reasons:?}"),
+                ReceiptVerdict::Trusted(receipt) => println!("\ntrusted {:?}", receipt.files[0].evidence),
+                ReceiptVerdict::VerifiedUntrusted { reasons, .. } => println!("\nuntrusted {reasons:?}"),
             }
         }
         "write" => {
@@ -205,16 +205,16 @@ fn with<T>(
     top: &b70_store::Root,
     files: &[Expected],
     quiet: Quiet,
-    act: impl FnOnce(&Subject<'_>, &How<'_>) -> T,
+    act: impl FnOnce(&Subject<'_>, &HashOptions<'_>) -> T,
 ) -> T {
     let bindings = BTreeMap::new();
     let subject = Subject { root: top, files, format: "test-v2", bindings: &bindings, extras: Extras::Ignore };
-    let mut how = How::default();
+    let mut how = HashOptions::default();
     how.quiet = quiet;
     act(&subject, &how)
 }
 
-fn verdict(top: &b70_store::Root, files: &[Expected], quiet: Quiet) -> Verdict {
+fn verdict(top: &b70_store::Root, files: &[Expected], quiet: Quiet) -> ReceiptVerdict {
     with(top, files, quiet, |subject, how| issue(subject, how).expect("the bytes are right"))
 }
 
@@ -230,8 +230,8 @@ fn whole_second_time_stamps() {
         let data = bytes(SIZE, round);
         std::fs::write(mount.at.join("f"), &data).expect("written");
         match verdict(&top, &[expected("f", &data)], Quiet::GiveUp) {
-            Verdict::VerifiedUntrusted { reasons, .. } => {
-                assert!(matches!(reasons.as_slice(), [Reason::NotQuiet { .. }]), "{reasons:?}");
+            ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
+                assert!(matches!(reasons.as_slice(), [ReceiptReason::NotQuiet { .. }]), "{reasons:?}");
             }
             other => panic!("{other:?}"),
         }
@@ -245,7 +245,7 @@ fn whole_second_time_stamps() {
         })
         .collect();
     let receipt = match verdict(&top, &files, WAIT) {
-        Verdict::Trusted(receipt) => *receipt,
+        ReceiptVerdict::Trusted(receipt) => *receipt,
         other => panic!("{other:?}"),
     };
     assert!(!receipt.fine_stamps && receipt.files.iter().all(|f| f.identity.btime_ns.is_none()));
@@ -273,8 +273,8 @@ fn overlays_are_denied_but_verified() {
     assert_eq!(tree(&mount.at).len(), 1);
     let files = [expected("f", &data)];
     match verdict(&top, &files, WAIT) {
-        Verdict::VerifiedUntrusted { reasons, .. } => {
-            assert!(matches!(reasons.as_slice(), [Reason::FileSystemDenied { kind: FsKind::Overlay, .. }]));
+        ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
+            assert!(matches!(reasons.as_slice(), [ReceiptReason::FileSystemDenied { kind: FsKind::Overlay, .. }]));
         }
         other => panic!("{other:?}"),
     }
@@ -312,7 +312,7 @@ fn read_only_roots() {
         // Reading and even a receipt are possible; only it has to be kept elsewhere.
         let files = [expected("f", &data)];
         let receipt = match verdict(&top, &files, WAIT) {
-            Verdict::Trusted(receipt) => *receipt,
+            ReceiptVerdict::Trusted(receipt) => *receipt,
             other => panic!("{other:?}"),
         };
         assert!(receipt.store(&top, &name("r")).is_err());
@@ -332,7 +332,7 @@ fn a_new_tmpfs_with_the_same_numbers_is_another_one() {
     std::fs::write(mount.at.join("f"), &data).expect("written");
     let files = [expected("f", &data)];
     let receipt = match verdict(&root(&mount.at), &files, WAIT) {
-        Verdict::Trusted(receipt) => *receipt,
+        ReceiptVerdict::Trusted(receipt) => *receipt,
         other => panic!("{other:?}"),
     };
     command("umount", &[mount.at.to_str().expect("utf-8")]);
@@ -364,8 +364,11 @@ fn files_of_another_user() {
             String::from_utf8(run(&mut command).stdout).expect("utf-8")
         };
         let out = run_as_nobody("issue");
-        let says =
-            if trusted { format!("\ntrusted {:?}", Evidence::None) } else { "\nuntrusted [NoLeaseEvidence".into() };
+        let says = if trusted {
+            format!("\ntrusted {:?}", LeaseEvidence::None)
+        } else {
+            "\nuntrusted [NoLeaseEvidence".into()
+        };
         assert!(out.contains(&says), "{out}");
         let out = run_as_nobody("write");
         assert!(out.contains("Permission denied"), "{out}");

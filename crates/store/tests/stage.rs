@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 
 use b70_store::{
-    Admission, Blake3, Content, Error, Expected, How, Result, Root, Sha256, Source, StageFile, StagingDir, Trust,
-    admit, identity_at, stage,
+    Admission, Blake3, Content, Error, Expected, HashOptions, Result, Root, Sha256, Source, StageFile, StagingDir,
+    Trust, admit, identity_at, stage,
 };
 use common::{disk, memory, name, root, tree};
 
@@ -33,7 +33,7 @@ fn staged(to: &Root, change: &dyn Fn(&mut StageFile<'_>)) -> Result<(Admission, 
         assert_eq!(contents, [Content::of(BYTES), Content::of(b"b")]);
         Ok(BTreeMap::from([("key".to_owned(), contents[0].sha256.to_string())]))
     };
-    let admission = stage(&folder, &files, "example-v2", bindings, &How::default())?;
+    let admission = stage(&folder, &files, "example-v2", bindings, &HashOptions::default())?;
     Ok((admission, folder))
 }
 
@@ -65,7 +65,7 @@ fn a_copy_is_read_back_once_and_its_receipt_holds() {
             bindings: &receipt.bindings.clone(),
             extras: b70_store::Extras::Ignore,
         };
-        let again = admit(&subject, Ok(receipt), &How::default()).expect("decided");
+        let again = admit(&subject, Ok(receipt), &HashOptions::default()).expect("decided");
         assert_eq!((again.trust, again.bytes_read), (Trust::Receipt, 0), "{again:?}");
     }
 }

@@ -72,7 +72,7 @@ pub use crate::{
     },
     logs::{LogFollower, tail as log_tail},
     output::{LogText, RenderedFiles, ResolvedWorkers, output_schemas},
-    plan::{Action, ActionKind, ActionResult, Outcome, Plan},
+    plan::{Action, ActionKind, ActionOutcome, ActionResult, WorkerPlan},
     render::{RenderFormat, Rendered, UnitOptions, render},
     resolve::{ResolveOptions, ResolvedCommand, resolve},
     start::StartOptions,

@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 
 use b70_manifest::{
-    schema::{Entry, output},
+    schema::{SchemaEntry, output},
     state::WorkerStatus,
     workers::Workers,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{liveness::LivenessReport, plan::Plan, render::Rendered, resolve::ResolvedCommand, validate::Validation};
+use crate::{
+    liveness::LivenessReport, plan::WorkerPlan, render::Rendered, resolve::ResolvedCommand, validate::Validation,
+};
 
 /// What `render` prints.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -44,12 +46,12 @@ pub struct LogText {
 }
 
 /// One entry a command: file name below `docs/schemas`, and the schema.
-pub fn output_schemas() -> Vec<Entry> {
+pub fn output_schemas() -> Vec<SchemaEntry> {
     vec![
         output::<Validation>("worker-validate"),
         output::<WorkerStatus>("worker-status"),
         // `start`, `stop` and `restart` print the same.
-        output::<Plan>("worker-plan"),
+        output::<WorkerPlan>("worker-plan"),
         output::<RenderedFiles>("worker-render"),
         output::<ResolvedWorkers>("worker-resolved"),
         output::<LogText>("worker-logs"),

@@ -60,7 +60,7 @@ pub struct Action {
 
 /// A plan, and after its execution what came of it.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
-pub struct Plan {
+pub struct WorkerPlan {
     /// Version of this document's form, 1.
     pub schema_version: u64,
     /// One entry a worker.
@@ -77,7 +77,7 @@ pub struct ActionResult {
     /// The worker.
     pub worker: String,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ActionOutcome,
     /// In words.
     pub detail: String,
     /// Its process.
@@ -91,7 +91,7 @@ pub struct ActionResult {
 /// Outcome of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum ActionOutcome {
     /// It answers, and everything was confirmed.
     Ready,
     /// It was started and not waited for.
@@ -108,7 +108,7 @@ pub enum Outcome {
     Nothing,
 }
 
-impl Plan {
+impl WorkerPlan {
     pub(crate) fn new(plan: Vec<Action>) -> Self {
         Self { schema_version: 1, plan, executed: false, results: Vec::new() }
     }
@@ -121,12 +121,12 @@ impl Plan {
     /// The exit code the plan or its execution ends with.
     pub fn exit_code(&self) -> u8 {
         use b70_manifest::exit;
-        let any = |outcome: Outcome| self.results.iter().any(|r| r.outcome == outcome);
-        if any(Outcome::Interrupted) {
+        let any = |outcome: ActionOutcome| self.results.iter().any(|r| r.outcome == outcome);
+        if any(ActionOutcome::Interrupted) {
             exit::INTERRUPTED
-        } else if any(Outcome::Deadline) {
+        } else if any(ActionOutcome::Deadline) {
             exit::TIMEOUT
-        } else if any(Outcome::Failed) || !self.allowed() {
+        } else if any(ActionOutcome::Failed) || !self.allowed() {
             exit::CHECK_FAILED
         } else {
             exit::OK
@@ -194,9 +194,9 @@ fn ends_with(lease: &LeaseStatus, pids: &BTreeSet<u32>) -> bool {
 
 impl Supervisor<'_> {
     /// Plans to start workers. Nothing is changed.
-    pub fn plan_start(&self, names: &[String]) -> Result<Plan, WorkerError> {
+    pub fn plan_start(&self, names: &[String]) -> Result<WorkerPlan, WorkerError> {
         let actions = self.start_actions(names, &BTreeSet::new())?;
-        Ok(Plan::new(actions.into_iter().map(|(action, _)| action).collect()))
+        Ok(WorkerPlan::new(actions.into_iter().map(|(action, _)| action).collect()))
     }
 
     /// The starts of a plan, each with its command, judged as if the processes `gone` had ended.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{Look, ModelCache};
+use b70_admission::{CacheLookup, ModelCache};
 use b70_manifest::{
     Sha256Hex,
     state::{ModelChoice, ModelCopy, PackStageChoice},
@@ -10,7 +10,7 @@ use b70_manifest::{
 };
 use b70_packset::{Depth, Layout, StageOptions, VerifyStatus, stage_validate};
 use b70_procguard::{pin_to_card, redact_arguments, redact_variable};
-use b70_store::{How, Progress};
+use b70_store::{HashOptions, Progress};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Map;
@@ -362,9 +362,9 @@ fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>) -> ModelChoice {
             "no RAM copy: the configuration gives no SHA-256 by which a copy could be admitted".into(),
         );
     };
-    match cache.look(&key, &How::default()) {
-        Look::Admitted(copy) => choice(&copy, ModelCopy::Ram, "the RAM copy is admitted by its receipt".into()),
-        Look::Fallback(reason) => choice(&source, ModelCopy::Source, format!("no RAM copy: {reason}")),
+    match cache.look(&key, &HashOptions::default()) {
+        CacheLookup::Admitted(copy) => choice(&copy, ModelCopy::Ram, "the RAM copy is admitted by its receipt".into()),
+        CacheLookup::Fallback(reason) => choice(&source, ModelCopy::Source, format!("no RAM copy: {reason}")),
     }
 }
 

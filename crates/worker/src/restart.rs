@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::{
     error::WorkerError,
     identity,
-    plan::{ActionKind, ActionResult, Outcome, Plan},
+    plan::{ActionKind, ActionOutcome, ActionResult, WorkerPlan},
     start::StartOptions,
     stop::StopOptions,
     supervisor::Supervisor,
@@ -16,7 +16,7 @@ impl Supervisor<'_> {
     ///
     /// What a start is judged by is the machine without the processes that the stops end; what of it cannot be foreseen
     /// (a process that ignores TERM, memory that a driver keeps) is found when the start plans again.
-    pub fn plan_restart(&self, names: &[String]) -> Result<Plan, WorkerError> {
+    pub fn plan_restart(&self, names: &[String]) -> Result<WorkerPlan, WorkerError> {
         let mut plan = self.plan_stop(names)?;
         let gone = self.ended_by(&plan)?;
         let starts = self.start_actions(names, &gone)?;
@@ -25,7 +25,7 @@ impl Supervisor<'_> {
     }
 
     /// Processes that the stops of a plan end.
-    fn ended_by(&self, plan: &Plan) -> Result<BTreeSet<u32>, WorkerError> {
+    fn ended_by(&self, plan: &WorkerPlan) -> Result<BTreeSet<u32>, WorkerError> {
         let mut gone = BTreeSet::new();
         for action in plan.plan.iter().filter(|a| matches!(a.action, ActionKind::Stop | ActionKind::Sweep)) {
             let worker = self.lane.worker(&action.worker)?;
@@ -44,7 +44,7 @@ impl Supervisor<'_> {
         names: &[String],
         stop: &StopOptions<'_>,
         start: &StartOptions<'_>,
-    ) -> Result<Plan, WorkerError> {
+    ) -> Result<WorkerPlan, WorkerError> {
         let mut plan = self.plan_restart(names)?;
         if !plan.allowed() {
             return Ok(plan);
@@ -68,7 +68,7 @@ impl Supervisor<'_> {
 fn refused(worker: &str, reasons: &[String]) -> ActionResult {
     ActionResult {
         worker: worker.to_owned(),
-        outcome: Outcome::Failed,
+        outcome: ActionOutcome::Failed,
         detail: format!("blocked since it was planned: {}", reasons.join("; ")),
         pid: None,
         seconds: 0.0,

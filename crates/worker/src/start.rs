@@ -17,8 +17,8 @@ use std::{
 use b70_client::{Deadlines, Endpoint, Health};
 use b70_manifest::workers::Worker;
 use b70_procguard::{
-    Evidence, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, ListenerOwnership, PciAddress, ProcessIdentity,
-    SESSION_TOKEN_VARIABLE, Session, Signaller, StopPolicy, VerifiedProcess, listening_inode_belongs_to,
+    Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, ListenerOwnership, PciAddress, ProcessIdentity,
+    SESSION_TOKEN_VARIABLE, Session, Signaller, StopPolicy, UseEvidence, VerifiedProcess, listening_inode_belongs_to,
     redact_arguments, stop,
 };
 use b70_store::{LockFile, LockGuard, Progress, RelPath, random_token};
@@ -29,7 +29,7 @@ use crate::{
     identity::{self, BinaryDigests, Parts},
     lane::{GpuMode, WorkerPaths},
     logs,
-    plan::{ActionResult, Outcome, Plan, port_text},
+    plan::{ActionOutcome, ActionResult, WorkerPlan, port_text},
     resolve::ResolvedCommand,
     supervisor::Supervisor,
     sys,
@@ -69,7 +69,7 @@ struct Running<'a> {
 impl Supervisor<'_> {
     /// Plans and, if nothing stands against any of it, starts the workers: all of them, or none. A worker for which something
     /// changes between plan and start fails by itself.
-    pub fn start(&self, names: &[String], options: &StartOptions<'_>) -> Result<Plan, WorkerError> {
+    pub fn start(&self, names: &[String], options: &StartOptions<'_>) -> Result<WorkerPlan, WorkerError> {
         let mut plan = self.plan_start(names)?;
         if !plan.allowed() {
             return Ok(plan);
@@ -85,7 +85,7 @@ impl Supervisor<'_> {
                 }
                 Err(error) => plan.results.push(ActionResult {
                     worker: worker.name.clone(),
-                    outcome: Outcome::Failed,
+                    outcome: ActionOutcome::Failed,
                     detail: error.to_string(),
                     pid: None,
                     seconds: began.elapsed().as_secs_f64(),
@@ -96,7 +96,7 @@ impl Supervisor<'_> {
         for server in running {
             // What fails for one must not hide what became of the others.
             let result = self.await_ready(&server, options).unwrap_or_else(|error| {
-                server.result(Outcome::Failed, format!("{error}; it may still run, and b70-worker stop ends it"))
+                server.result(ActionOutcome::Failed, format!("{error}; it may still run, and b70-worker stop ends it"))
             });
             (options.progress)(&result.worker, &result.detail);
             plan.results.push(result);
@@ -195,7 +195,7 @@ impl Supervisor<'_> {
 
     fn await_ready(&self, server: &Running<'_>, options: &StartOptions<'_>) -> Result<ActionResult, WorkerError> {
         if options.wait.is_zero() {
-            return Ok(server.result(Outcome::Started, "started, not waited for".into()));
+            return Ok(server.result(ActionOutcome::Started, "started, not waited for".into()));
         }
         let url = self.lane.url(server.worker);
         let mut endpoint = Endpoint::new(&url)?.with_deadlines(Deadlines::within(Duration::from_secs(2)));
@@ -204,18 +204,20 @@ impl Supervisor<'_> {
         loop {
             if options.interrupted.load(Ordering::SeqCst) {
                 let left = server.clean_up(options.signaller)?;
-                return Ok(server.result(Outcome::Interrupted, format!("interrupted before it was ready; {left}")));
+                return Ok(
+                    server.result(ActionOutcome::Interrupted, format!("interrupted before it was ready; {left}"))
+                );
             }
             if server.process.exited().map_err(WorkerError::Proc)? {
                 return server.fell(options.signaller);
             }
             let now = match endpoint.health() {
                 Ok(Health::Ready) => match self.confirm(server)? {
-                    Confirmed::Yes(text) => return Ok(server.result(Outcome::Ready, text)),
+                    Confirmed::Yes(text) => return Ok(server.result(ActionOutcome::Ready, text)),
                     Confirmed::NotYet => "something answers, and the server's own socket is not there yet".to_owned(),
                     Confirmed::No(why) => {
                         let left = server.clean_up(options.signaller)?;
-                        return Ok(server.result(Outcome::Failed, format!("{why}; {left}")));
+                        return Ok(server.result(ActionOutcome::Failed, format!("{why}; {left}")));
                     }
                 },
                 Ok(Health::Loading(words)) => format!("loading: {words}"),
@@ -229,9 +231,8 @@ impl Supervisor<'_> {
                 let end = log_end(&server.log);
                 let left = server.clean_up(options.signaller)?;
                 let waited = options.wait.as_secs_f64();
-                return Ok(
-                    server.result(Outcome::Deadline, format!("not ready within {waited:.0} s ({last}); {left}{end}"))
-                );
+                return Ok(server
+                    .result(ActionOutcome::Deadline, format!("not ready within {waited:.0} s ({last}); {left}{end}")));
             }
             thread::sleep(PAUSE);
         }
@@ -268,7 +269,7 @@ impl Supervisor<'_> {
         let view = self.view()?;
         let holds = |card: PciAddress| {
             let owners = view.usage.card(card).map(|c| c.owners.as_slice()).unwrap_or_default();
-            owners.iter().any(|o| pids.contains(&o.pid) && o.evidence.contains(&Evidence::FdinfoVram))
+            owners.iter().any(|o| pids.contains(&o.pid) && o.evidence.contains(&UseEvidence::FdinfoVram))
         };
         let others: Vec<String> =
             view.usage.cards.iter().filter(|c| c.pci != pci && holds(c.pci)).map(|c| c.pci.to_string()).collect();
@@ -354,7 +355,7 @@ enum Confirmed {
 }
 
 impl Running<'_> {
-    fn result(&self, outcome: Outcome, detail: String) -> ActionResult {
+    fn result(&self, outcome: ActionOutcome, detail: String) -> ActionResult {
         ActionResult {
             worker: self.worker.name.clone(),
             outcome,
@@ -394,7 +395,7 @@ impl Running<'_> {
         };
         let end = log_end(if self.log.exists() { &self.log } else { &self.output });
         let left = self.clean_up(signaller)?;
-        Ok(self.result(Outcome::Failed, format!("{what}; {left}{end}")))
+        Ok(self.result(ActionOutcome::Failed, format!("{what}; {left}{end}")))
     }
 }
 

@@ -10,7 +10,7 @@ use b70_procguard::{Host, PidState, ProcessIdentity, Signaller, StopPolicy, stop
 use crate::{
     error::WorkerError,
     identity,
-    plan::{Action, ActionKind, ActionResult, Outcome, Plan},
+    plan::{Action, ActionKind, ActionOutcome, ActionResult, WorkerPlan},
     start::operation_lock,
     supervisor::Supervisor,
     trust::not_ours,
@@ -34,7 +34,7 @@ pub struct StopOptions<'a> {
 
 impl Supervisor<'_> {
     /// Plans to stop workers. Nothing is changed.
-    pub fn plan_stop(&self, names: &[String]) -> Result<Plan, WorkerError> {
+    pub fn plan_stop(&self, names: &[String]) -> Result<WorkerPlan, WorkerError> {
         let mut plan = Vec::new();
         for worker in self.lane.select(names)? {
             let mut action = Action::new(worker, ActionKind::None);
@@ -54,11 +54,11 @@ impl Supervisor<'_> {
             }
             plan.push(action);
         }
-        Ok(Plan::new(plan))
+        Ok(WorkerPlan::new(plan))
     }
 
     /// Plans and carries out a stop. Workers whose process cannot be verified are reported and not signalled.
-    pub fn stop(&self, names: &[String], options: &StopOptions<'_>) -> Result<Plan, WorkerError> {
+    pub fn stop(&self, names: &[String], options: &StopOptions<'_>) -> Result<WorkerPlan, WorkerError> {
         let mut plan = self.plan_stop(names)?;
         plan.executed = true;
         let policy = StopPolicy {
@@ -71,7 +71,7 @@ impl Supervisor<'_> {
             let began = Instant::now();
             let mut result = ActionResult {
                 worker: worker.name.clone(),
-                outcome: Outcome::Nothing,
+                outcome: ActionOutcome::Nothing,
                 detail: action.reasons.join("; "),
                 pid: action.pid,
                 seconds: 0.0,
@@ -84,7 +84,7 @@ impl Supervisor<'_> {
                     (options.progress)(&worker.name, &format!("TERM to pid {}", recorded.process.pid));
                     let outcome = stop(options.signaller, &recorded.session, policy).map_err(WorkerError::Proc)?;
                     let done = outcome.ended && outcome.leftovers_alive.is_empty();
-                    result.outcome = if done { Outcome::Stopped } else { Outcome::Deadline };
+                    result.outcome = if done { ActionOutcome::Stopped } else { ActionOutcome::Deadline };
                     result.detail = describe(&outcome, options);
                     if done {
                         let _ = fs::remove_file(&paths.pid);

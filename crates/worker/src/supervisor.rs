@@ -7,7 +7,8 @@ use std::{
 
 use b70_manifest::workers::Worker;
 use b70_procguard::{
-    Evidence, Host, LeaseError, LeaseKind, LeaseRoot, LeaseStatus, Owner, PciAddress, Usage, UsageOptions, Verdict,
+    CardVerdict, Host, LeaseError, LeaseKind, LeaseRoot, LeaseStatus, Owner, PciAddress, Usage, UsageOptions,
+    UseEvidence,
 };
 
 use crate::{
@@ -107,7 +108,7 @@ impl View {
             found.reasons.push(owner_text(owner));
         }
         // Verdict `unknown` without any owner: something could not be read. On a host without cards nothing unread can use one.
-        if self.cards.mode == GpuMode::Required && card.verdict == Verdict::Unknown && card.owners.is_empty() {
+        if self.cards.mode == GpuMode::Required && card.verdict == CardVerdict::Unknown && card.owners.is_empty() {
             let mut whats: BTreeMap<&str, usize> = BTreeMap::new();
             for item in self.usage.unreadable.iter().filter(|u| u.pci.is_none_or(|p| p == pci)) {
                 *whats.entry(&item.what).or_default() += 1;
@@ -128,11 +129,11 @@ fn owner_text(owner: &Owner) -> String {
         .evidence
         .iter()
         .map(|evidence| match evidence {
-            Evidence::FdinfoVram => "holds memory of the card",
-            Evidence::FdinfoActive => "works on the card",
-            Evidence::Affinity => "its driver variables name the card",
-            Evidence::DeviceFlag => "its flags name the card",
-            Evidence::AmbiguousAffinity => "may use any card",
+            UseEvidence::FdinfoVram => "holds memory of the card",
+            UseEvidence::FdinfoActive => "works on the card",
+            UseEvidence::Affinity => "its driver variables name the card",
+            UseEvidence::DeviceFlag => "its flags name the card",
+            UseEvidence::AmbiguousAffinity => "may use any card",
         })
         .collect();
     let notes = if owner.notes.is_empty() { String::new() } else { format!(" ({})", owner.notes.join("; ")) };

@@ -12,7 +12,7 @@ use std::{
 };
 
 use b70_procguard::{PidState, ProcStat, ProcessSignal, SignalOutcome, Signaller, VerifiedProcess};
-use b70_worker::{Outcome, read_identity};
+use b70_worker::{ActionOutcome, read_identity};
 use support::{Bench, reasons};
 
 const INSIDE: &str = "B70_TEST_INSIDE_NAMESPACE";
@@ -80,7 +80,12 @@ fn strangers() {
         let plan = bench.with(|s| s.plan_stop(&[])).unwrap();
         assert!(reasons(&plan).contains("is another process now: it is not signalled"), "{}", reasons(&plan));
         let stopped = bench.stop_with(1.0, Some(1.0));
-        assert_eq!((stopped.exit_code(), stopped.results[0].outcome), (0, Outcome::Nothing), "{:?}", stopped.results);
+        assert_eq!(
+            (stopped.exit_code(), stopped.results[0].outcome),
+            (0, ActionOutcome::Nothing),
+            "{:?}",
+            stopped.results
+        );
         let delivered =
             bench.signaller.log()[before..].iter().filter(|r| r.outcome == SignalOutcome::Delivered).count();
         assert_eq!(delivered, 0);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use b70_procguard::{ProcessIdentity, ProcessSignal, SignalOutcome, VerifiedProcess};
-use b70_worker::{LivenessState, Outcome, ProbeOptions, StatusOptions, local_listener, probe, read_identity};
+use b70_worker::{ActionOutcome, LivenessState, ProbeOptions, StatusOptions, local_listener, probe, read_identity};
 use serde_json::json;
 use support::{Bench, free_port, reasons};
 
@@ -32,7 +32,12 @@ fn a_dry_run_changes_nothing_and_two_workers_start_and_stop() {
     assert_eq!(plan.plan[1].environment["ZE_AFFINITY_MASK"], "1");
 
     let plan = bench.start();
-    assert_eq!(plan.results.iter().map(|r| r.outcome).collect::<Vec<_>>(), [Outcome::Ready; 2], "{:?}", plan.results);
+    assert_eq!(
+        plan.results.iter().map(|r| r.outcome).collect::<Vec<_>>(),
+        [ActionOutcome::Ready; 2],
+        "{:?}",
+        plan.results
+    );
     let lane = bench.lane();
     let pids: Vec<u32> = plan.results.iter().map(|r| r.pid.unwrap()).collect();
     let identity = read_identity(&lane.paths(&lane.document.workers[0])).unwrap().unwrap();
@@ -56,15 +61,15 @@ fn a_dry_run_changes_nothing_and_two_workers_start_and_stop() {
     let signalled: BTreeSet<u32> = bench.signaller.log().iter().map(|r| r.target.pid).collect();
     assert_eq!(signalled, pids.into_iter().collect());
     let again = bench.stop();
-    assert!(again.exit_code() == 0 && again.results.iter().all(|r| r.outcome == Outcome::Nothing));
+    assert!(again.exit_code() == 0 && again.results.iter().all(|r| r.outcome == ActionOutcome::Nothing));
 }
 
 #[test]
 fn a_server_that_does_not_come_up_leaves_nothing() {
     for (mode, outcome, word) in [
-        ("die", Outcome::Failed, "couldn't bind"),
-        ("no-listen", Outcome::Deadline, "not ready within"),
-        ("hang-health,child", Outcome::Deadline, "nothing of it is left"),
+        ("die", ActionOutcome::Failed, "couldn't bind"),
+        ("no-listen", ActionOutcome::Deadline, "not ready within"),
+        ("hang-health,child", ActionOutcome::Deadline, "nothing of it is left"),
     ] {
         let bench = Bench::new(1, mode);
         let plan = bench.start_within(3.0);
@@ -73,7 +78,7 @@ fn a_server_that_does_not_come_up_leaves_nothing() {
         let lane = bench.lane();
         let left = read_identity(&lane.paths(&lane.document.workers[0])).unwrap().unwrap();
         assert!(left.session.members().unwrap().verified.is_empty(), "{mode}");
-        assert_eq!(plan.exit_code(), if outcome == Outcome::Failed { 1 } else { 124 });
+        assert_eq!(plan.exit_code(), if outcome == ActionOutcome::Failed { 1 } else { 124 });
     }
 }
 
@@ -82,7 +87,7 @@ fn term_is_ignored_until_a_kill_is_asked_for() {
     let bench = Bench::new(1, "ignore-term,child");
     let pid = bench.start().results[0].pid.unwrap();
     let stopped = bench.stop_with(0.5, None);
-    assert_eq!((stopped.exit_code(), stopped.results[0].outcome), (124, Outcome::Deadline));
+    assert_eq!((stopped.exit_code(), stopped.results[0].outcome), (124, ActionOutcome::Deadline));
     assert!(is_running(pid) && stopped.results[0].detail.contains("--kill-after"));
     let killed = bench.stop_with(60.0, Some(0.5));
     assert_eq!(killed.exit_code(), 0, "{:?}", killed.results);
@@ -97,7 +102,7 @@ fn launchers_with_tee_work_and_one_that_loses_the_server_is_refused() {
     let mut bench = Bench::new(1, "");
     bench.launcher(&format!("#!/bin/bash\nexec > >(tee \"$LOG\") 2>&1\nexec {server}\n"));
     let plan = bench.start();
-    assert_eq!(plan.results[0].outcome, Outcome::Ready, "{:?}", plan.results);
+    assert_eq!(plan.results[0].outcome, ActionOutcome::Ready, "{:?}", plan.results);
     let lane = bench.lane();
     let log = lane.paths(&lane.document.workers[0]).log;
     assert!(fs::read_to_string(log).unwrap().contains("[SYCL-GRAPH] requested"));
@@ -106,14 +111,14 @@ fn launchers_with_tee_work_and_one_that_loses_the_server_is_refused() {
     // Without exec the script is the process that is asked, and the sweep ends the server.
     bench.launcher(&format!("#!/bin/bash\n{server}\n"));
     let plan = bench.start();
-    assert_eq!(plan.results[0].outcome, Outcome::Ready, "{:?}", plan.results);
+    assert_eq!(plan.results[0].outcome, ActionOutcome::Ready, "{:?}", plan.results);
     let stopped = bench.stop();
     assert_eq!(stopped.exit_code(), 0, "{:?}", stopped.results);
     assert!(TcpListener::bind(("127.0.0.1", lane.document.workers[0].port)).is_ok(), "the server is gone");
 
     bench.launcher(&format!("#!/bin/bash\n{server} &\nexit 0\n"));
     let plan = bench.start();
-    assert_eq!(plan.results[0].outcome, Outcome::Failed);
+    assert_eq!(plan.results[0].outcome, ActionOutcome::Failed);
     let detail = &plan.results[0].detail;
     assert!(detail.contains("process(es) behind") && detail.contains("nothing of it is left"), "{detail}");
     assert!(TcpListener::bind(("127.0.0.1", lane.document.workers[0].port)).is_ok());
@@ -168,7 +173,7 @@ fn liveness_tells_busy_from_wedged() {
         ("hang-slots", LivenessState::Wedged),
     ] {
         let bench = Bench::new(1, mode);
-        assert_eq!(bench.start().results[0].outcome, Outcome::Ready);
+        assert_eq!(bench.start().results[0].outcome, ActionOutcome::Ready);
         let url = bench.with(|s| s.lane.url(&s.lane.document.workers[0]));
         let host = b70_procguard::Host::real();
         let pid = local_listener(&host, &url);

@@ -16,7 +16,9 @@ use std::{
 use b70_admission::{Fingerprint, Known, fingerprint_sha256};
 use b70_procguard::{Host, LeaseKind, LeaseRoot, ProcessSignal, Signaller, VerifiedProcess};
 use b70_store::Sha256;
-use b70_worker::{GpuMode, Lane, Outcome, Plan, ResolveOptions, StartChecks, StartOptions, Supervisor, read_identity};
+use b70_worker::{
+    ActionOutcome, GpuMode, Lane, ResolveOptions, StartChecks, StartOptions, Supervisor, WorkerPlan, read_identity,
+};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::json;
 use support::{Bench, reasons};
@@ -26,7 +28,7 @@ fn hosts() -> std::path::PathBuf {
 }
 
 /// Nothing was started, and no folder, record or log was made.
-fn untouched(bench: &Bench, plan: &Plan) {
+fn untouched(bench: &Bench, plan: &WorkerPlan) {
     assert!(!plan.executed && plan.results.is_empty() && plan.exit_code() == 1, "{plan:?}");
     assert!(!bench.dir.path().join("state").exists(), "something was left");
 }
@@ -137,7 +139,7 @@ fn a_model_that_vanishes_between_plan_and_start_fails_by_itself() {
     let plan = bench.with(|s| s.start(&[], &options)).unwrap();
     assert_eq!(plan.exit_code(), 1, "{plan:?}");
     let second = plan.results.iter().find(|r| r.worker == "w1").unwrap();
-    assert!(second.outcome == Outcome::Failed && second.detail.contains("the model is not there"), "{second:?}");
+    assert!(second.outcome == ActionOutcome::Failed && second.detail.contains("the model is not there"), "{second:?}");
     let lane = bench.lane();
     let paths = lane.paths(&lane.document.workers[1]);
     assert!(read_identity(&paths).unwrap().is_none() && !paths.pid.exists() && !paths.log.exists(), "nothing is left");
@@ -240,7 +242,10 @@ fn a_restart_is_one_plan_and_stops_nothing_that_could_not_start_again() {
     let plan = bench.with(|s| s.plan_restart(&[])).unwrap();
     assert!(plan.allowed() && plan.plan.len() == 2, "{}", reasons(&plan));
     let second = bench.restart();
-    assert_eq!(second.results.iter().map(|r| r.outcome).collect::<Vec<_>>(), [Outcome::Stopped, Outcome::Ready]);
+    assert_eq!(
+        second.results.iter().map(|r| r.outcome).collect::<Vec<_>>(),
+        [ActionOutcome::Stopped, ActionOutcome::Ready]
+    );
     let pid = second.results[1].pid.unwrap();
     assert_ne!(pid, first);
     // What stands against the start keeps the server alive.
@@ -269,7 +274,7 @@ fn start_and_end(config: &Path) {
     let options =
         StartOptions { wait: Duration::ZERO, interrupted: &interrupted, progress: &|_, _| {}, signaller: &signaller };
     let plan = supervisor.start(&[], &options).unwrap();
-    assert_eq!(plan.results.iter().map(|r| r.outcome).collect::<Vec<_>>(), [Outcome::Started], "{plan:?}");
+    assert_eq!(plan.results.iter().map(|r| r.outcome).collect::<Vec<_>>(), [ActionOutcome::Started], "{plan:?}");
 }
 
 #[test]
@@ -324,7 +329,7 @@ fn a_record_and_a_log_hold_no_secret() {
     bench.document["common"]["extra_llama_args"] =
         json!(["--cache-ram", "0", "--api-key", "hunter2", "--hf-token=hunter2"]);
     let started = bench.start();
-    assert_eq!(started.results[0].outcome, Outcome::Ready, "{:?}", started.results);
+    assert_eq!(started.results[0].outcome, ActionOutcome::Ready, "{:?}", started.results);
     assert!(!serde_json::to_string(&started).unwrap().contains("hunter2"));
     let lane = bench.lane();
     let paths = lane.paths(&lane.document.workers[0]);

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use b70_worker::Outcome;
+use b70_worker::ActionOutcome;
 use serde_json::{Value, json};
 use support::{Bench, reasons};
 
@@ -103,7 +103,7 @@ fn a_server_of_upstreams_that_has_ended_is_replaced_and_its_record_kept() {
     let stopped = bench.with(|s| s.plan_stop(&[])).unwrap();
     assert!(stopped.allowed() && reasons(&stopped).contains("has ended: nothing to stop"), "{}", reasons(&stopped));
     let plan = bench.start();
-    assert_eq!(plan.results[0].outcome, Outcome::Ready, "{:?}", plan.results);
+    assert_eq!(plan.results[0].outcome, ActionOutcome::Ready, "{:?}", plan.results);
     let folder = folder(&bench);
     assert_eq!(fs::read(folder.join("resolved-identity.upstream.json")).unwrap(), bytes);
     assert_eq!(fs::read_to_string(folder.join("server.upstream.pid")).unwrap(), format!("{}\n", gone.id()));
@@ -112,7 +112,7 @@ fn a_server_of_upstreams_that_has_ended_is_replaced_and_its_record_kept() {
     assert_eq!(bench.stop().exit_code(), 0);
     // Another record of upstream's does not replace the one that is kept.
     record(&bench, "garbage");
-    assert_eq!(bench.start().results[0].outcome, Outcome::Ready);
+    assert_eq!(bench.start().results[0].outcome, ActionOutcome::Ready);
     assert_eq!(fs::read(folder.join("resolved-identity.upstream.json")).unwrap(), bytes);
     assert_eq!(fs::read_to_string(folder.join("server.upstream.pid.2")).unwrap(), "garbage");
     assert_eq!(bench.stop().exit_code(), 0);

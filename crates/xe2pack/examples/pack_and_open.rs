@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use b70_packset::{
-    Expectation, Lookup, Model, ModelHash, Plan, PrepareOptions, SetDir, Stage, StageOptions, prepare, stage_ram,
+    Expectation, Lookup, Model, ModelHash, PrepareOptions, SetDir, Stage, StageOptions, TensorPlan, prepare, stage_ram,
     tool_record,
 };
 use b70_store::Progress;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (cache_root, ram_root) = (Path::new(cache_root), Path::new(ram_root));
 
     let layout = Xe2DpasV2::new();
-    let plan = Plan::built_in(ALL_PLAN, &layout).ok_or("a built-in plan")?;
+    let plan = TensorPlan::built_in(ALL_PLAN, &layout).ok_or("a built-in plan")?;
     let prepared = prepare(
         &Model::open(Path::new(model))?,
         &plan,

@@ -61,7 +61,7 @@ pub use layout::{DESCRIPTOR, Xe2DpasV2};
 pub use plans::{ALL_PLAN, QWEN27_PLAN};
 pub use selftest::{BOUNDARY_SHAPES, Failure, Fault, KernelReport, SelfTest, SelfTestStatus, SkippedKernel, self_test};
 /// Schemas of what the commands over this layout print with `--json`.
-pub fn output_schemas() -> Vec<b70_manifest::schema::Entry> {
+pub fn output_schemas() -> Vec<b70_manifest::schema::SchemaEntry> {
     vec![b70_manifest::schema::output::<SelfTest>("pack-self-test")]
 }
 

@@ -45,13 +45,13 @@ fn qwen27_rules() -> Vec<PlanRule> {
 mod tests {
     use std::collections::HashMap;
 
-    use b70_packset::Plan;
+    use b70_packset::TensorPlan;
 
     use super::*;
 
     #[test]
     fn the_lab_plan_fills_187_slots() {
-        let plan = Plan::built_in(QWEN27_PLAN, &crate::Xe2DpasV2::new()).unwrap();
+        let plan = TensorPlan::built_in(QWEN27_PLAN, &crate::Xe2DpasV2::new()).unwrap();
         let slots = plan.exact_slots().unwrap();
         let slots: HashMap<u64, &str> = slots.iter().map(|(slot, name, _)| (*slot, name.as_str())).collect();
         assert_eq!(slots.len(), 187);
@@ -62,6 +62,6 @@ mod tests {
         // The one rule of plan files that it breaks on purpose is the reserved prefix.
         let mut document = plan.document().clone();
         document.format_prefix = "other".to_owned();
-        Plan::from_document(document).unwrap();
+        TensorPlan::from_document(document).unwrap();
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use b70_packset::{Layout, MatrixShape, Threads};
-use b70_store::{Hasher, LaneKernel, Sha256Lanes, What};
+use b70_store::{DigestKind, Hasher, LaneKernel, Sha256Lanes};
 use b70_xe2pack::Xe2DpasV2;
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
         (0..width).map(|lane| lanes.take(lane)).collect::<Vec<_>>()
     };
     let blake3 = |parallel: bool| {
-        let mut hasher = Hasher::new(What::Blake3);
+        let mut hasher = Hasher::new(DigestKind::Blake3);
         if parallel {
             hasher.update_parallel(&data);
         } else {
@@ -73,7 +73,7 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
             seconds.push(started.elapsed().as_secs_f64());
         };
         time(&mut || {
-            let mut hasher = Hasher::new(What::Sha256);
+            let mut hasher = Hasher::new(DigestKind::Sha256);
             hasher.update(&data[..stream]);
             black_box(hasher.finish());
         });

@@ -14,17 +14,17 @@ pub(super) struct Geometry {
     /// Names the model file and `general.name`.
     pub name: String,
     #[serde(default)]
-    before_layers: Vec<Entry>,
+    before_layers: Vec<GeometryEntry>,
     #[serde(default)]
     layers: u32,
     /// Tensors of every layer L, named `blk.L.NAME`.
     #[serde(default)]
-    per_layer: Vec<Entry>,
+    per_layer: Vec<GeometryEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct GeometryEntry {
     name: String,
     /// A type name of ggml: F32, F16, Q4_0 or Q4_1.
     r#type: String,
@@ -88,7 +88,7 @@ impl Geometry {
     }
 }
 
-impl Entry {
+impl GeometryEntry {
     fn tensor(&self, name: String) -> Result<Tensor, Failure> {
         let found = GgmlType::from_name(&self.r#type).filter(|found| super::bytes::can_fill(*found));
         let Some(ggml_type) = found else {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{ModelHash, PayloadTrust, PrepareOptions, Prepared, SourceTrust};
+use b70_packset::{ModelHash, PayloadTrust, PrepareOptions, PreparedSet, SourceTrust};
 use b70_store::Progress;
 
 use crate::pack::{ModelArgs, PlanArgs, context};
@@ -56,7 +56,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliErro
     Output::ok(&prepared, text(ui, &prepared))
 }
 
-fn text(ui: &Ui, prepared: &Prepared) -> String {
+fn text(ui: &Ui, prepared: &PreparedSet) -> String {
     let mut text = format!(
         "{} set {}\n  {} tensors of plan {}: {} packed, {} reused, {} imported; payloads {}\n",
         ui.paint(Style::Good, "ready:"),

@@ -6,7 +6,7 @@ use b70_admission::{
     Artifact, ModelCache, ModelSource, PrepareAction, PrepareRequest, RegisterRequest, Registry, Reserve,
 };
 use b70_cli::{CliError, bytes_text};
-use b70_store::{How, Progress, Sha256};
+use b70_store::{HashOptions, Progress, Sha256};
 
 use super::{Places, Proof, Tour, expect, told};
 
@@ -31,7 +31,7 @@ pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError
 fn cache(places: &Places) -> Result<(String, Sha256), String> {
     let cache = ModelCache::create(&places.ram.join("models")).map_err(told)?;
     let source = ModelSource::open(&places.model).map_err(told)?;
-    let how = How::default();
+    let how = HashOptions::default();
     let request = PrepareRequest {
         role: "target",
         source: &source,

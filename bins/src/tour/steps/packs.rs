@@ -5,7 +5,7 @@ use std::path::Path;
 use b70_cli::{CliError, bytes_text};
 use b70_gguf::SplitModel;
 use b70_packset::{
-    Depth, Expectation, Inspection, Layout as _, Model, PackError, Plan, PrepareOptions, Prepared, SetDir,
+    Depth, Expectation, Inspection, Layout as _, Model, PackError, PrepareOptions, PreparedSet, SetDir, TensorPlan,
     Verification, VerifyOptions, VerifyStatus,
 };
 use b70_store::Progress;
@@ -18,7 +18,7 @@ struct Packs<'a> {
     model_path: &'a Path,
     cache_root: &'a Path,
     layout: Xe2DpasV2,
-    plan: Plan,
+    plan: TensorPlan,
 }
 
 /// Returns the set's folder when every step proved what it should.
@@ -26,7 +26,7 @@ pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<Option<SetDir>
     let (model_path, cache_root) = (&places.model, &places.cache);
     model::write(model_path)?;
     let layout = Xe2DpasV2::new();
-    let plan = Plan::named_or_file(ALL_PLAN, &layout)?;
+    let plan = TensorPlan::named_or_file(ALL_PLAN, &layout)?;
     let packs = Packs { model_path, cache_root, layout, plan };
     let model = model_path.display();
     let mut inspection = None;
@@ -110,7 +110,7 @@ impl Packs<'_> {
         )
     }
 
-    fn prepare(&self) -> Result<Prepared, PackError> {
+    fn prepare(&self) -> Result<PreparedSet, PackError> {
         b70_packset::prepare(
             &Model::open(self.model_path)?,
             &self.plan,

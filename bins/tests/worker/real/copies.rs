@@ -9,9 +9,11 @@ use std::{
 };
 
 use b70_admission::{ModelCache, ModelSource, PrepareRequest, Reserve};
-use b70_packset::{Model, ModelHash, Plan, PrepareOptions, SetDir, StageOptions, prepare, stage_ram, tool_record};
+use b70_packset::{
+    Model, ModelHash, PrepareOptions, SetDir, StageOptions, TensorPlan, prepare, stage_ram, tool_record,
+};
 use b70_procguard::Host;
-use b70_store::{How, Progress, Sha256};
+use b70_store::{HashOptions, Progress, Sha256};
 use b70_xe2pack::{ALL_PLAN, Xe2DpasV2};
 use serde_json::{Value, json};
 
@@ -83,7 +85,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
         host: None,
         measure: false,
     };
-    let copy = cache.prepare(&request, &How::default()).unwrap().path;
+    let copy = cache.prepare(&request, &HashOptions::default()).unwrap().path;
     let (started, code) = lane.run(&["start", "--execute", "--wait", "240"]);
     println!("with a copy: {}", notes(&started));
     assert_eq!(code, 0, "{started:#}");
@@ -116,7 +118,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
     let sets = tempfile::tempdir().unwrap();
     let model = std::env::var("B70_TEST_MODEL").unwrap();
     let layout = Xe2DpasV2::new();
-    let plan = Plan::built_in(ALL_PLAN, &layout).unwrap();
+    let plan = TensorPlan::built_in(ALL_PLAN, &layout).unwrap();
     let options = PrepareOptions {
         cache_root: sets.path(),
         model_hash: &ModelHash::Unknown,

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_store::{
-    Error, Expected, Extras, FileIdentity, How, Mismatch, Reason, Receipt, RelPath, Result, Root, Scope, Sha256,
-    Subject, Trust, Verdict, examine, identity_at, issue, json_bytes, replace_bytes,
+    Error, Expected, Extras, FileIdentity, HashOptions, Mismatch, Receipt, ReceiptReason, ReceiptVerdict, RelPath,
+    Result, Root, Scope, Sha256, Subject, Trust, examine, identity_at, issue, json_bytes, replace_bytes,
 };
 use serde::Serialize;
 
@@ -46,7 +46,7 @@ pub struct CacheStatus {
     #[serde(serialize_with = "crate::documents::lossy::list")]
     pub extra: Vec<PathBuf>,
     /// What stands against trust without rehashing.
-    pub receipt_reasons: Vec<Reason>,
+    pub receipt_reasons: Vec<ReceiptReason>,
     /// Seconds the check took.
     pub seconds: f64,
     /// The entry's document.
@@ -63,7 +63,7 @@ pub(super) struct Opened {
 
 /// A look for a model in the cache, as a worker makes it: the admitted path, or why the source is to be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Look {
+pub enum CacheLookup {
     /// Use this file.
     Admitted(PathBuf),
     /// Use the source, for this reason.
@@ -204,7 +204,7 @@ impl ModelCache {
     /// receipt. An entry of the lab's tools has no receipt and is admitted after one [`verify`](ModelCache::verify).
     ///
     /// An entry that is missing or not sound is not an error but a status that is not valid.
-    pub fn status(&self, key: &Sha256, how: &How<'_>) -> Result<CacheStatus, AdmissionError> {
+    pub fn status(&self, key: &Sha256, how: &HashOptions<'_>) -> Result<CacheStatus, AdmissionError> {
         let start = std::time::Instant::now();
         let mut status = CacheStatus::new(key);
         let opened = match self.open_entry(key) {
@@ -243,7 +243,7 @@ impl ModelCache {
     /// it should be is a status that is not valid, and loses its receipt.
     ///
     /// A missing entry is [`AdmissionError::NotThere`].
-    pub fn verify(&self, key: &Sha256, wait: Duration, how: &How<'_>) -> Result<CacheStatus, AdmissionError> {
+    pub fn verify(&self, key: &Sha256, wait: Duration, how: &HashOptions<'_>) -> Result<CacheStatus, AdmissionError> {
         let start = std::time::Instant::now();
         self.folder(key)?;
         let _lock = self.lock(&key.to_string(), "b70-cache verify", wait, &how.progress)?;
@@ -265,8 +265,8 @@ impl ModelCache {
             }
         };
         let reason = match &verdict {
-            Verdict::Trusted(_) => "every byte was rehashed; its receipt is renewed".to_owned(),
-            Verdict::VerifiedUntrusted { reasons, .. } => {
+            ReceiptVerdict::Trusted(_) => "every byte was rehashed; its receipt is renewed".to_owned(),
+            ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
                 status.receipt_reasons.clone_from(reasons);
                 let why = reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 format!("every byte was rehashed; no receipt can stand for it: {why}")
@@ -279,20 +279,20 @@ impl ModelCache {
     }
 
     /// The admitted path of a model, or the reason to use its source. Reads no byte of the model.
-    pub fn look(&self, key: &Sha256, how: &How<'_>) -> Look {
+    pub fn look(&self, key: &Sha256, how: &HashOptions<'_>) -> CacheLookup {
         match self.status(key, how) {
-            Ok(CacheStatus { path: Some(path), .. }) => Look::Admitted(path),
-            Ok(status) => Look::Fallback(status.reason),
-            Err(e) => Look::Fallback(e.to_string()),
+            Ok(CacheStatus { path: Some(path), .. }) => CacheLookup::Admitted(path),
+            Ok(status) => CacheLookup::Fallback(status.reason),
+            Err(e) => CacheLookup::Fallback(e.to_string()),
         }
     }
 }
 
 /// Stores the new receipt, or removes the old one where none can stand.
-pub(super) fn store_receipt(folder: &Root, verdict: Verdict) -> Result<()> {
+pub(super) fn store_receipt(folder: &Root, verdict: ReceiptVerdict) -> Result<()> {
     match verdict {
-        Verdict::Trusted(receipt) => receipt.store(folder, &constant(RECEIPT_NAME)).map(|_| ()),
-        Verdict::VerifiedUntrusted { .. } => folder.remove_file(&constant(RECEIPT_NAME)).map(|_| ()),
+        ReceiptVerdict::Trusted(receipt) => receipt.store(folder, &constant(RECEIPT_NAME)).map(|_| ()),
+        ReceiptVerdict::VerifiedUntrusted { .. } => folder.remove_file(&constant(RECEIPT_NAME)).map(|_| ()),
     }
 }
 

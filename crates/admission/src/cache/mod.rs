@@ -18,9 +18,9 @@ mod staging;
 mod warm;
 
 pub use drop::{DropAction, DropPlan};
-pub use entry::{CacheStatus, Look};
+pub use entry::{CacheLookup, CacheStatus};
 pub use folder::{ENTRY_FORMAT, ENTRY_NAME, ModelCache};
-pub use prepare::{PrepareAction, Prepared};
+pub use prepare::{PrepareAction, PreparedModel};
 pub use request::{PrepareRequest, Reserve};
 pub use residency::resident_bytes;
 pub use source::{ModelSource, ModelSourceFile, model_fault, model_sha256};

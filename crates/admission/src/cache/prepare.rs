@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use b70_store::{
-    Content, DirOutcome, Error, Expected, FileIdentity, How, Reason, Receipt, Result, Scope, Sha256, Source, StageFile,
-    StagingDir, Trust, Verdict, admit, fault_step, headroom, stage, sweep_orphans,
+    Content, DirOutcome, Error, Expected, FileIdentity, HashOptions, Receipt, ReceiptReason, ReceiptVerdict, Result,
+    Scope, Sha256, Source, StageFile, StagingDir, Trust, admit, fault_step, headroom, stage, sweep_orphans,
 };
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ pub enum PrepareAction {
 
 /// Outcome of [`ModelCache::prepare`].
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
-pub struct Prepared {
+pub struct PreparedModel {
     /// Role of the model.
     pub role: String,
     /// What was done.
@@ -52,7 +52,7 @@ pub struct Prepared {
     /// On what evidence a reused entry was admitted; `sha256` for a fresh copy.
     pub trust: Trust,
     /// What keeps the next look from trusting the copy without reading it; empty when a receipt stands.
-    pub receipt_reasons: Vec<Reason>,
+    pub receipt_reasons: Vec<ReceiptReason>,
     /// Bytes of the model.
     pub size_bytes: u64,
     /// Seconds in all.
@@ -69,7 +69,11 @@ impl ModelCache {
     /// Errors: [`Error::Headroom`] before a byte is written, [`Error::Sha256`] when the source is not the expected
     /// model, [`Error::ChangedWhileReading`] (a short read among them), [`Error::LockTimeout`], [`Error::Cancelled`].
     /// After any of them the cache is as it was.
-    pub fn prepare(&self, request: &PrepareRequest<'_>, how: &How<'_>) -> Result<Prepared, AdmissionError> {
+    pub fn prepare(
+        &self,
+        request: &PrepareRequest<'_>,
+        how: &HashOptions<'_>,
+    ) -> Result<PreparedModel, AdmissionError> {
         let start = Instant::now();
         let lock_name = request.sha256.map_or_else(
             || {
@@ -119,7 +123,7 @@ impl ModelCache {
     }
 
     /// Whether the entry is good, by its receipt or else by reading it.
-    fn existing(&self, key: &Sha256, how: &How<'_>) -> Result<Existing, AdmissionError> {
+    fn existing(&self, key: &Sha256, how: &HashOptions<'_>) -> Result<Existing, AdmissionError> {
         let mut opened = match self.open_entry(key) {
             Ok(Ok(opened)) => opened,
             Ok(Err(why)) => return Ok(Existing::Damaged(why)),
@@ -131,7 +135,7 @@ impl ModelCache {
             return Ok(Existing::Good(Box::new(opened), Trust::Receipt, Vec::new()));
         }
         let bindings = bindings(key);
-        let silent = How { progress: how.progress.silent(), ..*how };
+        let silent = HashOptions { progress: how.progress.silent(), ..*how };
         let receipt = Receipt::load(&opened.folder, &constant(RECEIPT_NAME));
         let admission = admit(&subject(&opened, &bindings), receipt, &silent)?;
         if !admission.is_admitted() {
@@ -140,7 +144,7 @@ impl ModelCache {
         let reasons = if admission.refreshed.is_some() { Vec::new() } else { admission.reasons };
         renew_admission(&mut opened)?;
         if let Some(receipt) = admission.refreshed {
-            store_receipt(&opened.folder, Verdict::Trusted(receipt))?;
+            store_receipt(&opened.folder, ReceiptVerdict::Trusted(receipt))?;
         }
         Ok(Existing::Good(Box::new(opened), admission.trust, reasons))
     }
@@ -165,9 +169,9 @@ impl ModelCache {
         &self,
         request: &PrepareRequest<'_>,
         damage: Option<String>,
-        how: &How<'_>,
+        how: &HashOptions<'_>,
         start: Instant,
-    ) -> Result<Prepared, AdmissionError> {
+    ) -> Result<PreparedModel, AdmissionError> {
         let source = request.source;
         let size = source.size();
         let reserve = request.reserve.bytes(&self.root, size)?;
@@ -203,7 +207,7 @@ impl ModelCache {
         let copy = stage(&staged, &files, RECEIPT_FORMAT, bindings, how)?;
         let entry = self.entry(request, &key, &copy.files, copy_seconds, staged.root())?;
         if let Some(receipt) = copy.refreshed {
-            store_receipt(staged.root(), Verdict::Trusted(receipt))?;
+            store_receipt(staged.root(), ReceiptVerdict::Trusted(receipt))?;
         }
         fault_step("cache.entry");
         write_entry(staged.root(), &entry)?;
@@ -246,7 +250,7 @@ impl ModelCache {
             Some(before) => Some(before.finish(&opened, &how.progress)?),
             None => None,
         };
-        Ok(Prepared {
+        Ok(PreparedModel {
             role: request.role.to_owned(),
             action,
             damage: if action == PrepareAction::Repaired { why } else { None },
@@ -267,16 +271,16 @@ fn reuse(
     request: &PrepareRequest<'_>,
     mut opened: Opened,
     trust: Trust,
-    receipt_reasons: Vec<Reason>,
+    receipt_reasons: Vec<ReceiptReason>,
     start: Instant,
-) -> Result<Prepared, AdmissionError> {
+) -> Result<PreparedModel, AdmissionError> {
     let unvouched = opened.entry.source.extra.get(SHA256_STATUS).is_some_and(|s| s == UNVOUCHED);
     if unvouched && request.sha256.is_some() {
         // Somebody vouches now for what was only read before.
         opened.entry.source.extra.remove(SHA256_STATUS);
         write_entry(&opened.folder, &opened.entry)?;
     }
-    Ok(Prepared {
+    Ok(PreparedModel {
         role: request.role.to_owned(),
         action: PrepareAction::Reused,
         damage: None,
@@ -295,5 +299,5 @@ fn reuse(
 enum Existing {
     None,
     Damaged(String),
-    Good(Box<Opened>, Trust, Vec<Reason>),
+    Good(Box<Opened>, Trust, Vec<ReceiptReason>),
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use b70_store::{How, Sha256};
+use b70_store::{HashOptions, Sha256};
 use serde::Serialize;
 
 use super::folder::ModelCache;
@@ -46,7 +46,7 @@ impl ModelCache {
     /// Maps the admitted copy, brings every page in and counts what is resident.
     ///
     /// [`AdmissionError::NotAdmitted`] when the entry is not admitted: what is not known to be the model is not warmed.
-    pub fn warm(&self, key: &Sha256, how: &How<'_>) -> Result<Warmed, AdmissionError> {
+    pub fn warm(&self, key: &Sha256, how: &HashOptions<'_>) -> Result<Warmed, AdmissionError> {
         let status = self.status(key, how)?;
         if !status.valid {
             return Err(AdmissionError::NotAdmitted { path: self.entry_path(key), reason: status.reason });

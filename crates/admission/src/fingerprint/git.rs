@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_store::{Hasher, Job, Progress, RelPath, Sha256, What, hash_file};
+use b70_store::{DigestKind, Hasher, Job, Progress, RelPath, Sha256, hash_file};
 
 use super::process::run;
 
@@ -84,7 +84,7 @@ impl Git<'_> {
     /// The one definition of `dirty_patch_sha256`: SHA-256 over the binary diff against HEAD, then each untracked
     /// file's path in path order, NUL, and the 32 raw bytes of its SHA-256.
     pub(super) fn difference(&self, progress: &Progress<'_>) -> Result<Difference, String> {
-        let mut hasher = Hasher::new(What::Sha256);
+        let mut hasher = Hasher::new(DigestKind::Sha256);
         self.call(
             &[
                 "diff",
@@ -124,7 +124,7 @@ impl Git<'_> {
             } else if meta.is_file() {
                 RelPath::new(name).map_err(|e| e.to_string())?;
                 let digests =
-                    hash_file(Job::from(path.as_path()), What::Sha256, progress).map_err(|e| e.to_string())?;
+                    hash_file(Job::from(path.as_path()), DigestKind::Sha256, progress).map_err(|e| e.to_string())?;
                 digests.sha256.expect("SHA-256 was asked for")
             } else {
                 // A nested repository is listed as a folder: what is in it cannot be stated here.

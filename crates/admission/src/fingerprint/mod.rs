@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use b70_manifest::UnixTime;
 use b70_procguard::Host;
-use b70_store::{Error, Job, Progress, Result, Sha256, What, hash_many};
+use b70_store::{DigestKind, Error, Job, Progress, Result, Sha256, hash_many};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -198,7 +198,7 @@ pub fn fingerprint(
 /// The canonical SHA-256 of a fingerprint: of the document without `schema_version`, `format`, `sha256`,
 /// `created_unix`, `created_utc`, `unknown` and `warnings`.
 pub fn fingerprint_sha256(fingerprint: &Fingerprint) -> Result<Sha256, AdmissionError> {
-    let document = |why: String| AdmissionError::Document { path: PathBuf::from(&fingerprint.build_dir), why };
+    let document = |why: String| AdmissionError::OutputDocument { path: PathBuf::from(&fingerprint.build_dir), why };
     let Value::Object(mut map) = serde_json::to_value(fingerprint).map_err(|e| document(e.to_string()))? else {
         return Err(document("a fingerprint is an object".to_owned()));
     };
@@ -303,7 +303,7 @@ fn binaries(
         .chain(loaded.paths.iter().map(PathBuf::as_path))
         .map(Job::from)
         .collect();
-    let mut digests = hash_many(&jobs, What::Sha256, progress).into_iter();
+    let mut digests = hash_many(&jobs, DigestKind::Sha256, progress).into_iter();
     progress.check()?;
     let known = |result: Option<Result<b70_store::Digests>>| match result {
         Some(Ok(digests)) => Ok(digests.sha256.map_or(Known::Unknown, Known::Value)),

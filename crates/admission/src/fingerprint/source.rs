@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_store::{Error, Hasher, Job, Progress, Result, Sha256, What, git_work_tree, hash_many};
+use b70_store::{DigestKind, Error, Hasher, Job, Progress, Result, Sha256, git_work_tree, hash_many};
 
 use super::git::Git;
 use crate::documents::Known;
@@ -127,9 +127,9 @@ impl<'a> Source<'a> {
             .collect::<Result<_>>()?;
         let jobs: Vec<Job<'_>> =
             files.iter().zip(&is_link).filter(|(_, link)| !**link).map(|(p, _)| Job::from(p.as_path())).collect();
-        let mut digests = hash_many(&jobs, What::Sha256, progress).into_iter();
+        let mut digests = hash_many(&jobs, DigestKind::Sha256, progress).into_iter();
         progress.check()?;
-        let mut hasher = Hasher::new(What::Sha256);
+        let mut hasher = Hasher::new(DigestKind::Sha256);
         for (path, link) in files.iter().zip(is_link) {
             let digest = if link {
                 Sha256::of(std::fs::read_link(path).map_err(|e| Error::io("read", path, e))?.as_os_str().as_bytes())

@@ -5,7 +5,8 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
 
 use b70_store::{
-    EntryKind, Error, Hasher, Job, Mismatch, Progress, RelPath, Result, Root, Scope, Sha256, Source, What, hash_many,
+    DigestKind, EntryKind, Error, Hasher, Job, Mismatch, Progress, RelPath, Result, Root, Scope, Sha256, Source,
+    hash_many,
 };
 use serde_json::{Map, Value};
 
@@ -23,7 +24,7 @@ const PATH_HEX: &str = "path_hex";
 pub fn folder_sha256<'a>(files: impl IntoIterator<Item = (&'a RelPath, Sha256)>) -> Sha256 {
     let mut files: Vec<_> = files.into_iter().collect();
     files.sort_by(|a, b| a.0.cmp(b.0));
-    let mut hasher = Hasher::new(What::Sha256);
+    let mut hasher = Hasher::new(DigestKind::Sha256);
     for (name, digest) in files {
         hasher.update(name.as_bytes());
         hasher.update(&[0]);
@@ -93,7 +94,7 @@ impl Found {
     pub(super) fn hash(&self, progress: &Progress<'_>) -> Result<Vec<HashedFile>> {
         let before: Vec<_> = self.files.iter().map(|name| self.root.stat(name)).collect();
         let jobs: Vec<Job<'_>> = self.files.iter().map(|name| Source::Beneath(&self.root, name).into()).collect();
-        let hashed = hash_many(&jobs, What::Sha256, progress);
+        let hashed = hash_many(&jobs, DigestKind::Sha256, progress);
         progress.check()?;
         let mut results = Vec::with_capacity(self.files.len());
         for ((name, before), hashed) in self.files.iter().zip(before).zip(hashed) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use b70_store::{Hasher, RelPath, Sha256, What};
+use b70_store::{DigestKind, Hasher, RelPath, Sha256};
 
 use super::artifact::{folder_sha256, recorded_name};
 use crate::documents::RegistryRecord;
@@ -17,7 +17,7 @@ pub(super) const BINDING: &str = "external-artifact-registered-loader-binding-re
 /// The key of a record: SHA-256 of model digest, packer revision, layout and artifact digest, joined by NUL bytes; the
 /// digests as 64 lower-case hex digits.
 pub fn pack_key(source_model: &Sha256, packer_revision: &str, layout: &str, artifact: &Sha256) -> Sha256 {
-    let mut hasher = Hasher::new(What::Sha256);
+    let mut hasher = Hasher::new(DigestKind::Sha256);
     for (i, part) in [source_model.to_string().as_str(), packer_revision, layout, artifact.to_string().as_str()]
         .into_iter()
         .enumerate()

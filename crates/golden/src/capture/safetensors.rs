@@ -15,14 +15,14 @@ const MAX_HEADER: u64 = 16 << 20;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct TensorEntry {
     dtype: String,
     shape: Vec<u64>,
     data_offsets: [u64; 2],
 }
 
 /// The header's entries in file order, duplicates kept so that they can be refused.
-struct Entries(Vec<(String, Entry)>);
+struct Entries(Vec<(String, TensorEntry)>);
 
 impl<'de> Deserialize<'de> for Entries {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -65,7 +65,7 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
     }
     let Entries(entries) =
         serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object of tensors: {e}"))?;
-    let mut tensors: Vec<(String, Entry, Dtype)> = Vec::new();
+    let mut tensors: Vec<(String, TensorEntry, Dtype)> = Vec::new();
     for (name, entry) in entries {
         let dtype = dtype(&entry.dtype).ok_or_else(|| format!("tensor {name:?} has type {:?}", entry.dtype))?;
         tensors.push((name, entry, dtype));

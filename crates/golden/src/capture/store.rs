@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_store::{EntryKind, Error as StoreError, Job, Progress, RelPath, Root, Source, What, hash_file};
+use b70_store::{DigestKind, EntryKind, Error as StoreError, Job, Progress, RelPath, Root, Source, hash_file};
 
 use super::Capture;
 use crate::error::GoldenError;
@@ -83,7 +83,7 @@ pub(super) fn read_capture(folder: &Root) -> Result<Capture, String> {
     let tensor = name(TENSOR)?;
     let size = capture.tensor.dtype.bytes(&capture.tensor.shape);
     let job = Job { source: Source::Beneath(folder, &tensor), size };
-    let found = hash_file(job, What::Sha256, &Progress::NONE).map_err(|e| e.to_string())?;
+    let found = hash_file(job, DigestKind::Sha256, &Progress::NONE).map_err(|e| e.to_string())?;
     match found.sha256 {
         Some(sha256) if sha256 == capture.tensor.sha256 => Ok(capture),
         other => Err(format!(

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use b70_procguard::{
-    Cards, GpuRef, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions, Verdict, pin_to_card,
+    CardVerdict, Cards, GpuRef, Host, Lease, LeaseKind, LeaseOwner, LeaseRoot, PciAddress, Usage, UsageOptions,
+    pin_to_card,
 };
 use b70_store::{Error as StoreError, open_source};
 use serde_json::{Value, json};
@@ -170,7 +171,7 @@ impl Prepared {
         let host = Host::real();
         let cards = Cards::scan(&host).map_err(|e| GoldenError::Card(format!("the cards cannot be listed: {e}")))?;
         let usage = Usage::scan(&host, &cards, &UsageOptions::default());
-        if let Some(used) = usage.cards.iter().find(|card| card.pci == pci && card.verdict == Verdict::Used) {
+        if let Some(used) = usage.cards.iter().find(|card| card.pci == pci && card.verdict == CardVerdict::Used) {
             let owners = used.owners.iter().map(|o| format!("{} ({})", o.pid, o.comm)).collect::<Vec<_>>().join(", ");
             return Err(GoldenError::Card(format!("{pci} is used without a lease by {owners}; end it first")));
         }

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use b70_golden::{BLOCK, Mt19937, SetParameters, Tensor, generate};
+use b70_golden::{BLOCK, FixtureTensor, Mt19937, SetParameters, generate};
 
 /// The tensors of a set, by name.
-pub fn tensors(parameters: &SetParameters) -> Vec<Tensor> {
+pub fn tensors(parameters: &SetParameters) -> Vec<FixtureTensor> {
     generate(parameters).expect("the parameters are right")
 }
 

@@ -101,7 +101,7 @@ pub struct ReceiptFile<Name = FileName> {
     /// Its identity when it was hashed, size included.
     pub identity: FileIdentity,
     /// The evidence that nobody could write.
-    pub evidence: Evidence,
+    pub evidence: LeaseEvidence,
 }
 
 /// The name of a file as documents hold it.
@@ -135,7 +135,7 @@ pub struct DirectoryHint {
 
 words! {
     /// On what evidence a receipt says that nobody could write.
-    Evidence {
+    LeaseEvidence {
         /// Two lease probes found no writable handle and no writable mapping.
         Lease = "lease",
         /// The kernel gave no answer (not the owner, or no leases); disks only.

@@ -27,7 +27,7 @@ pub struct Comparison {
     /// Always false: a comparison is read beside the results it names.
     pub promotion_eligible: NeverEligible,
     /// Outcome.
-    pub verdict: Verdict,
+    pub verdict: ComparisonVerdict,
     /// Why the outcome is what it is.
     #[schemars(example = json!(["the lower bound 1.004 does not exceed the minimum effect 1.010"]))]
     pub reasons: Vec<String>,
@@ -168,7 +168,7 @@ pub struct CardEffect {
 
 words! {
     /// Outcome of a comparison.
-    Verdict {
+    ComparisonVerdict {
         /// The lower bound exceeds minimum effect and noise floor, and both assignments agree.
         Win = "win",
         /// The upper bound lies below one by as much.

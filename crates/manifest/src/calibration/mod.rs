@@ -10,11 +10,11 @@ mod result;
 mod row;
 mod suite;
 
-pub use compare::{BootstrapInterval, CardEffect, Comparison, CrossoverGroup, Effect, Interval, Verdict};
+pub use compare::{BootstrapInterval, CardEffect, Comparison, ComparisonVerdict, CrossoverGroup, Effect, Interval};
 pub use lab::LabCalibrationResult;
 pub use result::{
     CalibrationResult, CalibrationRun, CardIdentity, Claim, EndpointIdentity, Measured, MetricSummary, RunEndpoint,
     RunIdentity, Settings, SuiteIdentity, SuitePromptIdentity,
 };
 pub use row::CalibrationRow;
-pub use suite::{CalibrationSuite, SuiteDocument, SuiteItem, SuitePrompt, UNCLASSIFIED, fixed_suite_classes};
+pub use suite::{CalibrationSuite, SuiteDocument, SuiteEntry, SuiteItem, UNCLASSIFIED, fixed_suite_classes};

@@ -96,13 +96,13 @@ pub enum SuiteItem {
     /// The text alone.
     Text(String),
     /// With an id and a class.
-    Prompt(SuitePrompt),
+    Prompt(SuiteEntry),
 }
 
 /// A prompt with an id and a class.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SuitePrompt {
+pub struct SuiteEntry {
     /// Id, unique in the suite.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9_.:-]{0,127}$"), example = &"release-plan")]

@@ -166,7 +166,7 @@ fn input(one: &SchemaAssociation) -> CstInputValue {
 }
 
 /// Writes every schema of documents into `folder`.
-pub fn write_schemas(folder: &Path, entries: &[schema::Entry]) -> Result<(), EditorError> {
+pub fn write_schemas(folder: &Path, entries: &[schema::SchemaEntry]) -> Result<(), EditorError> {
     for (name, schema) in entries {
         let path = folder.join(name);
         if let Some(parent) = path.parent() {

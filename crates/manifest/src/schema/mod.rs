@@ -9,7 +9,7 @@ mod registry;
 pub(crate) use registry::own_required_fields;
 #[cfg(feature = "validate")]
 pub(crate) use registry::validator;
-pub use registry::{Entry, catalog, documents, of, output, text};
+pub use registry::{SchemaEntry, catalog, documents, of, output, text};
 #[cfg(feature = "validate")]
 pub use registry::{all, outputs};
 

@@ -12,7 +12,7 @@ use crate::document::Kind;
 use crate::{artifact, calibration, golden, model_pack, pack, state, workers};
 
 /// A schema file: its name below `docs/schemas`, and the schema.
-pub type Entry = (String, Value);
+pub type SchemaEntry = (String, Value);
 
 static SCHEMAS: LazyLock<BTreeMap<Kind, Value>> =
     LazyLock::new(|| Kind::ALL.iter().map(|kind| (*kind, generate(*kind))).collect());
@@ -121,14 +121,14 @@ pub(crate) fn own_required_fields(kind: Kind) -> &'static [String] {
 }
 
 /// The schema of each kind of document.
-pub fn documents() -> Vec<Entry> {
+pub fn documents() -> Vec<SchemaEntry> {
     Kind::ALL.iter().map(|kind| (kind.schema_file(), of(*kind).clone())).collect()
 }
 
 /// The schema of what a command prints with `--json`: the file `output/<name>.schema.json`.
 ///
 /// Each library offers `output_schemas() -> Vec<Entry>` made of such entries.
-pub fn output<T: JsonSchema>(name: &str) -> Entry {
+pub fn output<T: JsonSchema>(name: &str) -> SchemaEntry {
     let file = format!("output/{name}.schema.json");
     let schema = draft07::<T>(&format!("{BASE}{file}"));
     (file, schema)
@@ -136,7 +136,7 @@ pub fn output<T: JsonSchema>(name: &str) -> Entry {
 
 /// Schemas of what `b70-manifest` prints, and of the error every command prints.
 #[cfg(feature = "validate")]
-pub fn outputs() -> Vec<Entry> {
+pub fn outputs() -> Vec<SchemaEntry> {
     vec![
         output::<crate::report::ErrorEnvelope>("error"),
         output::<crate::validate::ValidateOutput>("manifest-validate"),
@@ -148,7 +148,7 @@ pub fn outputs() -> Vec<Entry> {
 
 /// Every schema file of this crate, the catalogue last.
 #[cfg(feature = "validate")]
-pub fn all() -> Vec<Entry> {
+pub fn all() -> Vec<SchemaEntry> {
     let mut entries = documents();
     entries.extend(outputs());
     entries.push(catalog());
@@ -156,7 +156,7 @@ pub fn all() -> Vec<Entry> {
 }
 
 /// `catalog.json` in the form of `SchemaStore`: each schema with its address and the names of its files.
-pub fn catalog() -> Entry {
+pub fn catalog() -> SchemaEntry {
     let schemas: Vec<Value> = Kind::ALL
         .iter()
         .map(|kind| {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use b70_manifest::Sha256Hex;
-use b70_store::{Digests, Hasher, LaneKernel, Progress, Region, TempFile, What, meminfo_bytes, read_back};
+use b70_store::{DigestKind, Digests, Hasher, LaneKernel, Progress, Region, TempFile, meminfo_bytes, read_back};
 
 use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Bytes, Growing};
@@ -140,13 +140,13 @@ pub(super) struct Pipeline<'a> {
 
 /// A hash over the model's files, one after the other.
 struct Stream {
-    what: What,
+    what: DigestKind,
     hasher: Hasher,
     files: Vec<Digests>,
 }
 
 impl Stream {
-    fn new(what: What) -> Mutex<Self> {
+    fn new(what: DigestKind) -> Mutex<Self> {
         Mutex::new(Self { what, hasher: Hasher::new(what), files: Vec::new() })
     }
 }
@@ -174,8 +174,8 @@ impl<'a> Pipeline<'a> {
             progress,
             state: Mutex::default(),
             changed: Condvar::new(),
-            sha256: Stream::new(What::Sha256),
-            blake3: Stream::new(What::Blake3),
+            sha256: Stream::new(DigestKind::Sha256),
+            blake3: Stream::new(DigestKind::Blake3),
         }
     }
 
@@ -635,7 +635,7 @@ mod tests {
         wanted[2].oversize = true;
         let (file, path) = model.file(0);
         let job = Job { source: Source::File(file, path), size: None };
-        let expected = vec![hash_file(job, What::Both, &Progress::NONE).unwrap()];
+        let expected = vec![hash_file(job, DigestKind::Both, &Progress::NONE).unwrap()];
         for case in 0..16_u32 {
             let [hash, many, narrow, full] = [1, 2, 4, 8].map(|bit| case & bit != 0);
             let dir = folder.path().join(format!("{case}"));

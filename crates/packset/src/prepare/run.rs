@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{Sha256Hex, canonical_sha256};
 use b70_store::{
-    How, LockGuard, Outcome, Progress, RelPath, Root, TempFile, json_bytes, lock, replace_bytes, sweep_orphans,
+    HashOptions, LockGuard, Progress, PublishOutcome, RelPath, Root, TempFile, json_bytes, lock, replace_bytes,
+    sweep_orphans,
 };
 
 use super::pieces::Wanted;
@@ -23,7 +24,7 @@ use crate::layout::Layout;
 use crate::model::Model;
 use crate::origin::OtherTool;
 use crate::pack::{BAND_SET, PackedTensor, default_jobs, pack_banded, pack_whole, source_sha256};
-use crate::plan::{Plan, SelectedTensor, Selection};
+use crate::plan::{SelectedTensor, TensorPlan, TensorSelection};
 use crate::set::{LOCKS_DIR, SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
 use crate::source::{ModelHash, Prover};
 use crate::trust::{PayloadTrust, SetSubject, reasons_text};
@@ -94,7 +95,7 @@ enum Done {
 /// A prepare under way: everything that does not change while its workers run.
 pub(super) struct Run<'a> {
     pub(super) model: &'a Model,
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a TensorPlan,
     pub(super) layout: &'a dyn Layout,
     pub(super) options: &'a PrepareOptions<'a>,
     pub(super) tensors: &'a [SelectedTensor],
@@ -123,10 +124,10 @@ impl<'a> Run<'a> {
     #[expect(clippy::too_many_arguments, reason = "the parts of one run, named once")]
     pub(super) fn new(
         model: &'a Model,
-        plan: &'a Plan,
+        plan: &'a TensorPlan,
         layout: &'a dyn Layout,
         options: &'a PrepareOptions<'a>,
-        selection: &'a Selection,
+        selection: &'a TensorSelection,
         cache: &'a Root,
         sha256: Sha256Hex,
         gate: &'a HashGate,
@@ -183,7 +184,7 @@ impl<'a> Run<'a> {
         }
         // A manifest with names that lead elsewhere is repaired or refused by the checks that follow.
         let Ok(subject) = SetSubject::new(document, Sha256Hex::of(manifest)) else { return Ok(Vec::new()) };
-        let (unread, reasons) = subject.unread(self.set.root(), &How::default())?;
+        let (unread, reasons) = subject.unread(self.set.root(), &HashOptions::default())?;
         self.unread = unread;
         Ok(reasons_text(&reasons))
     }
@@ -370,7 +371,7 @@ impl<'a> Run<'a> {
         let (entry, outcome, imported) = finished.publish(wanted, &self.tensors_dir, &self.options.progress)?;
         let written = replace_bytes(&self.tensors_dir, &sidecar, &json_bytes(self.tensors_dir.path(), &entry)?, 0o644)?;
         // The sidecar comes last: where one was, the tensor had been ready once and was not any more.
-        let repaired = in_the_way || outcome == Outcome::Repaired || written.outcome == Outcome::Repaired;
+        let repaired = in_the_way || outcome == PublishOutcome::Repaired || written.outcome == PublishOutcome::Repaired;
         Ok(Done::Published { entry, imported, repaired })
     }
 

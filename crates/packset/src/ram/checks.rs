@@ -2,7 +2,7 @@
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{PackSet, RamStage};
-use b70_store::{Job, Source, What, hash_many};
+use b70_store::{DigestKind, Job, Source, hash_many};
 
 use super::{MAX_STAGE_FILE_BYTES, StageOptions, StageReport, stage_format, write_stage_file};
 use crate::error::PackError;
@@ -118,7 +118,7 @@ pub(super) fn check_deep(
         .iter()
         .map(|expected| Job { source: Source::Beneath(stage.root(), &expected.name), size: Some(expected.size) })
         .collect();
-    let results = hash_many(&jobs, What::Sha256, &options.progress);
+    let results = hash_many(&jobs, DigestKind::Sha256, &options.progress);
     for (tensor, result) in document.tensors.iter().zip(results) {
         let name = &tensor.identity.tensor_name;
         match result.map_err(PackError::from) {

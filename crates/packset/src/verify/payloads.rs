@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{PackSet, TensorPack};
-use b70_store::{How, Reason, RelPath};
+use b70_store::{HashOptions, ReceiptReason, RelPath};
 
 use super::outcome::Failures;
 use crate::error::PackError;
@@ -29,7 +29,7 @@ pub(super) fn check_payload_digests(
     set: &SetDir,
     document: &PackSet,
     manifest: &[u8],
-    how: &How<'_>,
+    how: &HashOptions<'_>,
     failures: &mut Failures,
 ) -> Result<DeepRead, PackError> {
     let code = |tensor: &TensorPack| format!("payload-sha256:{}", tensor.identity.tensor_name);
@@ -61,7 +61,7 @@ pub(super) fn check_payload_digests(
     if failures.is_empty() {
         read.receipt = store(&admission, set.root())?;
         if read.receipt.is_none() {
-            let why = admission.reasons.iter().filter(|reason| !matches!(reason, Reason::ReceiptMissing { .. }));
+            let why = admission.reasons.iter().filter(|reason| !matches!(reason, ReceiptReason::ReceiptMissing { .. }));
             read.reasons = reasons_text(&why.cloned().collect::<Vec<_>>());
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn check_against(
     document: &PackSet,
     layout: &dyn Layout,
     model: &Model,
-    how: &How<'_>,
+    how: &HashOptions<'_>,
     failures: &mut Failures,
 ) -> Result<u64, PackError> {
     let found = model.sha256(&how.progress.silent())?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use b70_manifest::{Explain as _, Sha256Hex};
 use b70_packset::{
-    Depth, Expectation, Model, ModelHash, PackError, Plan, PrepareOptions, Prepared, SetDir, Verification,
+    Depth, Expectation, Model, ModelHash, PackError, PrepareOptions, PreparedSet, SetDir, TensorPlan, Verification,
     VerifyOptions, VerifyStatus,
 };
 use b70_store::Progress;
@@ -15,16 +15,16 @@ use super::files::walk;
 use super::models::{STANDARD, mini_plan, write_json};
 use super::{Lab, sha256_of, tool};
 
-fn plan(lab: &Lab, prefix: &str) -> Plan {
+fn plan(lab: &Lab, prefix: &str) -> TensorPlan {
     let path = lab.folder.path().join(format!("{prefix}.json"));
     write_json(&path, &mini_plan(prefix));
-    Plan::from_file(&path).expect("a plan")
+    TensorPlan::from_file(&path).expect("a plan")
 }
 
 /// The standard model and the set of the plan `mini` over it.
 pub struct Mini {
     pub lab: Lab,
-    plan: Plan,
+    plan: TensorPlan,
     pub root: PathBuf,
     pub key: Sha256Hex,
 }
@@ -47,11 +47,11 @@ impl Mini {
         self.root.join(self.key.to_string())
     }
 
-    pub fn try_prepare(&self) -> Result<Prepared, PackError> {
+    pub fn try_prepare(&self) -> Result<PreparedSet, PackError> {
         self.try_prepare_plan(&self.plan)
     }
 
-    fn try_prepare_plan(&self, plan: &Plan) -> Result<Prepared, PackError> {
+    fn try_prepare_plan(&self, plan: &TensorPlan) -> Result<PreparedSet, PackError> {
         let sha256 = sha256_of(&self.lab.path);
         let options = PrepareOptions {
             cache_root: &self.root,
@@ -67,13 +67,13 @@ impl Mini {
     }
 
     #[track_caller]
-    pub fn prepare(&self) -> Prepared {
+    pub fn prepare(&self) -> PreparedSet {
         self.try_prepare().expect("it can be prepared")
     }
 
     /// Prepares another plan over the same tensors.
     #[track_caller]
-    pub fn second(&self) -> Prepared {
+    pub fn second(&self) -> PreparedSet {
         self.try_prepare_plan(&plan(&self.lab, "second")).expect("it can be prepared")
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::ToolRecord;
-use b70_packset::{Layout, Model, ModelHash, Plan, PrepareOptions, Prepared, prepare_in};
+use b70_packset::{Layout, Model, ModelHash, PrepareOptions, PreparedSet, TensorPlan, prepare_in};
 use b70_store::Progress;
 use b70_xe2pack::Xe2DpasV2;
 use tempfile::TempDir;
@@ -34,12 +34,12 @@ impl Lab {
         Model::open(&self.path).expect("a model")
     }
 
-    pub fn plan(&self) -> Plan {
-        Plan::built_in(b70_xe2pack::ALL_PLAN, &self.layout).expect("a built-in plan")
+    pub fn plan(&self) -> TensorPlan {
+        TensorPlan::built_in(b70_xe2pack::ALL_PLAN, &self.layout).expect("a built-in plan")
     }
 
     /// Prepares the plan `all-q4_0` into the root of that name.
-    pub fn prepare(&self, root: &str, jobs: usize, worker_set: Option<u64>) -> Prepared {
+    pub fn prepare(&self, root: &str, jobs: usize, worker_set: Option<u64>) -> PreparedSet {
         let options = PrepareOptions {
             cache_root: &self.folder.path().join(root),
             model_hash: &ModelHash::Unknown,
@@ -55,7 +55,7 @@ impl Lab {
     }
 
     /// The folder of a prepared set.
-    pub fn set(&self, root: &str, prepared: &Prepared) -> PathBuf {
+    pub fn set(&self, root: &str, prepared: &PreparedSet) -> PathBuf {
         self.folder.path().join(root).join(prepared.set_key.to_string())
     }
 }

@@ -62,7 +62,7 @@ pub fn pin_to_card(cards: &Cards, pci: PciAddress) -> Result<Pinning, PinError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::affinity::{AffinitySource, LlamaDevices, LlamaProgram, Selection, resolve_affinity};
+    use crate::affinity::{AffinitySource, DeviceSelection, LlamaDevices, LlamaProgram, resolve_affinity};
 
     #[test]
     fn what_is_pinned_resolves_to_the_card_again() {
@@ -73,7 +73,7 @@ mod tests {
             let pinning = pin_to_card(&cards, *pci).unwrap();
             let flags = LlamaDevices::collect(LlamaProgram::Common, &[], &pinning.set, &["llama-server".to_owned()]);
             let affinity = resolve_affinity(&cards, &pinning.set, Some((LlamaProgram::Common, &flags)), false);
-            assert_eq!(affinity.selection, Selection::Only([*pci].into()));
+            assert_eq!(affinity.selection, DeviceSelection::Only([*pci].into()));
             assert_eq!(affinity.source, AffinitySource::Variable);
             assert!(pinning.unset.iter().any(|v| v == "NEO_L0_ZE_AFFINITY_MASK"));
         }

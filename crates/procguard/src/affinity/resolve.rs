@@ -12,7 +12,7 @@ use crate::cards::{Cards, DeviceOrder};
 
 /// The cards that a process may use, by what it was told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Selection {
+pub enum DeviceSelection {
     /// Nothing narrows it.
     All,
     /// No card at all.
@@ -38,7 +38,7 @@ pub enum AffinitySource {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Affinity {
     /// Which cards.
-    pub selection: Selection,
+    pub selection: DeviceSelection,
     /// Who said so.
     pub source: AffinitySource,
     /// At most this many cards can be in use, where that is known although the cards are not.
@@ -55,22 +55,22 @@ pub fn resolve_affinity(
     program: Option<(LlamaProgram, &LlamaDevices)>,
     vulkan: bool,
 ) -> Affinity {
-    let unknown = |why: String, source| Affinity { selection: Selection::Unknown(why), source, at_most: None };
+    let unknown = |why: String, source| Affinity { selection: DeviceSelection::Unknown(why), source, at_most: None };
     let sure = |selection, source| Affinity { selection, source, at_most: None };
     let llama = program.map(|(_, devices)| devices);
     let placement = llama.map_or(Placement::Default, LlamaDevices::placement);
     match &placement {
-        Placement::Cpu => return sure(Selection::None, AffinitySource::DeviceFlag),
+        Placement::Cpu => return sure(DeviceSelection::None, AffinitySource::DeviceFlag),
         Placement::Unknown(why) => return unknown(why.clone(), AffinitySource::DeviceFlag),
         Placement::Default | Placement::MainGpu { .. } if vulkan => {
             return match parse_vulkan_visible(get(env, "GGML_VK_VISIBLE_DEVICES")) {
-                VulkanVisible::None => sure(Selection::None, AffinitySource::Variable),
+                VulkanVisible::None => sure(DeviceSelection::None, AffinitySource::Variable),
                 VulkanVisible::All => unknown(
                     "it uses Vulkan, which ignores ZE_AFFINITY_MASK, and GGML_VK_VISIBLE_DEVICES is not set".into(),
                     AffinitySource::Absent,
                 ),
                 VulkanVisible::Indices(list) => Affinity {
-                    selection: Selection::Unknown(format!(
+                    selection: DeviceSelection::Unknown(format!(
                         "GGML_VK_VISIBLE_DEVICES={list:?} counts in the Vulkan loader's order, which cannot be read from outside"
                     )),
                     source: AffinitySource::Variable,
@@ -86,15 +86,15 @@ pub fn resolve_affinity(
         Err(why) => return unknown(why, AffinitySource::Variable),
     };
     let narrowed_by_variable = base.narrowed;
-    let pick = |positions: &BTreeSet<u32>| -> Selection {
+    let pick = |positions: &BTreeSet<u32>| -> DeviceSelection {
         let equal = base.cards.windows(2).all(|w| device_id(cards, w[0]) == device_id(cards, w[1]));
         if !equal {
-            return Selection::Unknown(
+            return DeviceSelection::Unknown(
                 "llama.cpp numbers unequal cards by their size, not by the driver's order".into(),
             );
         }
         let set: BTreeSet<_> = positions.iter().filter_map(|n| base.cards.get(*n as usize).copied()).collect();
-        if set.is_empty() { Selection::None } else { Selection::Only(set) }
+        if set.is_empty() { DeviceSelection::None } else { DeviceSelection::Only(set) }
     };
     match placement {
         Placement::Sycl(positions) => sure(pick(&positions), AffinitySource::DeviceFlag),
@@ -105,9 +105,11 @@ pub fn resolve_affinity(
             }
             sure(pick(&positions), AffinitySource::DeviceFlag)
         }
-        _ if base.cards.is_empty() => sure(Selection::None, AffinitySource::Variable),
-        _ if narrowed_by_variable => sure(Selection::Only(base.cards.into_iter().collect()), AffinitySource::Variable),
-        _ => sure(Selection::All, AffinitySource::Absent),
+        _ if base.cards.is_empty() => sure(DeviceSelection::None, AffinitySource::Variable),
+        _ if narrowed_by_variable => {
+            sure(DeviceSelection::Only(base.cards.into_iter().collect()), AffinitySource::Variable)
+        }
+        _ => sure(DeviceSelection::All, AffinitySource::Absent),
     }
 }
 

@@ -10,7 +10,9 @@ use b70_manifest::PciAddress;
 
 use super::{Unreadable, UsageOptions};
 use crate::{
-    affinity::{Affinity, AffinitySource, LlamaDevices, LlamaProgram, Selection, get, llama_program, resolve_affinity},
+    affinity::{
+        Affinity, AffinitySource, DeviceSelection, LlamaDevices, LlamaProgram, get, llama_program, resolve_affinity,
+    },
     cards::Cards,
     deadline::DeadlineReader,
     fdinfo::FdInfo,
@@ -191,8 +193,11 @@ fn settings(
     process: &mut Process,
     cannot: &mut impl FnMut(String),
 ) {
-    let unknown =
-        |why: String| Affinity { selection: Selection::Unknown(why), source: AffinitySource::Absent, at_most: None };
+    let unknown = |why: String| Affinity {
+        selection: DeviceSelection::Unknown(why),
+        source: AffinitySource::Absent,
+        at_most: None,
+    };
     let env = match environment(host, pid) {
         Ok(env) => env,
         Err(e) if is_gone(&e) => return,

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use b70_procguard::{
-    AffinityMask, Cards, GpuRef, Hierarchy, LlamaDevices, LlamaProgram, PciAddress, REDACTED, Selection, VulkanVisible,
-    level_zero_variable, llama_program, parse_affinity_mask, parse_selector, parse_vulkan_visible, redact_arguments,
-    redact_variable, resolve_affinity,
+    AffinityMask, Cards, DeviceSelection, GpuRef, Hierarchy, LlamaDevices, LlamaProgram, PciAddress, REDACTED,
+    VulkanVisible, level_zero_variable, llama_program, parse_affinity_mask, parse_selector, parse_vulkan_visible,
+    redact_arguments, redact_variable, resolve_affinity,
 };
 
 /// Parts of the input are separated by a zero byte: environment lines, a configuration file, then the arguments.
@@ -97,7 +97,7 @@ fn process(text: &str) {
                 assert_eq!(affinity, again);
                 if devices.doubt.is_some() {
                     assert!(
-                        matches!(affinity.selection, Selection::Unknown(_)),
+                        matches!(affinity.selection, DeviceSelection::Unknown(_)),
                         "a command line in doubt decides nothing: {affinity:?}"
                     );
                 }
@@ -108,11 +108,11 @@ fn process(text: &str) {
     redaction(&env, &argv);
 }
 
-fn selection(selection: &Selection, known: &[PciAddress]) {
+fn selection(selection: &DeviceSelection, known: &[PciAddress]) {
     match selection {
-        Selection::Only(set) => assert!(!set.is_empty() && set.iter().all(|pci| known.contains(pci))),
-        Selection::Unknown(why) => assert!(!why.is_empty()),
-        Selection::All | Selection::None => {}
+        DeviceSelection::Only(set) => assert!(!set.is_empty() && set.iter().all(|pci| known.contains(pci))),
+        DeviceSelection::Unknown(why) => assert!(!why.is_empty()),
+        DeviceSelection::All | DeviceSelection::None => {}
     }
 }
 

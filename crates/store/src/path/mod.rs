@@ -7,6 +7,6 @@ mod name;
 mod root;
 
 pub use name::{NameFault, RelPath};
-pub use root::{Entry, EntryKind, Root, open_source, read_bounded};
+pub use root::{DirEntry, EntryKind, Root, open_source, read_bounded};
 
 pub(crate) use root::open_regular;

@@ -56,7 +56,7 @@ impl EntryKind {
 /// An entry of a directory. A name that breaks [`RelPath`]'s grammar is an error of the listing, so that nothing in a
 /// directory is passed over in silence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirEntry {
     /// Name relative to the listed root.
     pub name: RelPath,
     /// What it is; links are not followed.
@@ -232,10 +232,10 @@ impl Root {
     }
 
     /// The entries of this directory alone, sorted by name.
-    pub fn list(&self) -> Result<Vec<Entry>> {
+    pub fn list(&self) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for (name, kind) in self.raw_entries()? {
-            entries.push(Entry { name: RelPath::new(name)?, kind });
+            entries.push(DirEntry { name: RelPath::new(name)?, kind });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)
@@ -265,10 +265,10 @@ impl Root {
 
     /// All entries beneath this directory, sorted, directories before what is in them; at most `limit` of them.
     /// Nothing is followed; what to do about links, sockets and devices is the caller's decision.
-    pub fn walk(&self, limit: usize) -> Result<Vec<Entry>> {
+    pub fn walk(&self, limit: usize) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         for (path, kind) in self.walk_raw(limit)? {
-            entries.push(Entry { name: RelPath::new(path)?, kind });
+            entries.push(DirEntry { name: RelPath::new(path)?, kind });
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(entries)

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::names::{Incumbent, has_name, incumbent, link_unnamed, proc_path, rename_noreplace};
 use super::{fsync, temp_name};
 use crate::digest::{
-    BUFFER, Blake3, Content, Digests, Hasher, Job, LANE_BUFFER, Opened, Sha256, Source, What, changed, hash_file,
+    BUFFER, Blake3, Content, DigestKind, Digests, Hasher, Job, LANE_BUFFER, Opened, Sha256, Source, changed, hash_file,
 };
 use crate::error::{Error, Result};
 use crate::fault;
@@ -30,13 +30,13 @@ pub enum OnExisting {
     Fail,
     /// Verify the incumbent byte for byte: return it when good, [`Error::Damaged`] when not.
     KeepIfVerified,
-    /// Verify the incumbent: return it when good; replace it by rename when not, and say so ([`Outcome::Repaired`]).
+    /// Verify the incumbent: return it when good; replace it by rename when not, and say so ([`PublishOutcome::Repaired`]).
     ReplaceDamaged,
 }
 
 /// How a publish ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum PublishOutcome {
     /// The name is new.
     Created,
     /// The incumbent was verified and kept.
@@ -51,7 +51,7 @@ pub struct Published {
     /// Its full path.
     pub path: PathBuf,
     /// How the publish ended.
-    pub outcome: Outcome,
+    pub outcome: PublishOutcome,
     /// Its digests and size, proven on the bytes that are in the file.
     pub content: Content,
     /// A read-only handle on it.
@@ -114,7 +114,7 @@ impl TempFile {
             mode,
             writer: Some(writer),
             reader,
-            hasher: Some(Hasher::new(What::Both)),
+            hasher: Some(Hasher::new(DigestKind::Both)),
             written: Digests::default(),
             content: None,
             durable: false,
@@ -343,7 +343,7 @@ impl TempFile {
     /// SHA-256 will come from reading the file back: only BLAKE3 is computed while writing. Call before the first byte.
     pub fn without_sha256(&mut self) {
         if self.end == 0 {
-            self.hasher = Some(Hasher::new(What::Blake3));
+            self.hasher = Some(Hasher::new(DigestKind::Blake3));
         }
     }
 
@@ -391,7 +391,7 @@ impl TempFile {
     /// Reads the file back.
     fn prove(&self, path: &Path, progress: &Progress<'_>) -> Result<Content> {
         fault::step("file.read-back");
-        let what = if self.written.sha256.is_some() { What::Blake3 } else { What::Both };
+        let what = if self.written.sha256.is_some() { DigestKind::Blake3 } else { DigestKind::Both };
         let job = Job { source: Source::File(&self.reader, path), size: Some(self.end) };
         let found = hash_file(job, what, &progress.silent())?;
         let blake3 = found.blake3.expect("both passes compute BLAKE3");
@@ -415,7 +415,7 @@ impl TempFile {
         match self.link(name.single()?) {
             Ok(()) => {
                 fault::step("file.linked");
-                return self.published(path, Outcome::Created, content);
+                return self.published(path, PublishOutcome::Created, content);
             }
             Err(Error::Exists { .. }) if on_existing != OnExisting::Fail => {}
             Err(e) => return Err(e),
@@ -425,17 +425,17 @@ impl TempFile {
                 // The incumbent may have been linked an instant ago by a process that has not reached its fsync.
                 fsync(&file, &path)?;
                 self.dir.sync()?;
-                Ok(Published { path, outcome: Outcome::Kept, content, file })
+                Ok(Published { path, outcome: PublishOutcome::Kept, content, file })
             }
             Incumbent::Damaged(what) if on_existing == OnExisting::KeepIfVerified => Err(Error::Damaged { path, what }),
             Incumbent::Damaged(_) | Incumbent::Gone => {
                 self.rename_over(name.single()?)?;
-                self.published(path, Outcome::Repaired, content)
+                self.published(path, PublishOutcome::Repaired, content)
             }
         }
     }
 
-    fn published(&self, path: PathBuf, outcome: Outcome, content: Content) -> Result<Published> {
+    fn published(&self, path: PathBuf, outcome: PublishOutcome, content: Content) -> Result<Published> {
         fault::step("file.fsync-dir");
         self.dir.sync()?;
         let file = self.reader.try_clone().map_err(|e| Error::io("duplicate the handle of", &path, e))?;
@@ -543,7 +543,7 @@ pub fn publish_bytes(
 /// Puts `bytes` under `name` by rename, whatever was there: for small documents such as manifests and receipts, which
 /// change. A reader sees the old document or the new one, never a mixture.
 ///
-/// [`Outcome::Created`] or [`Outcome::Repaired`] tells whether the name was free.
+/// [`PublishOutcome::Created`] or [`PublishOutcome::Repaired`] tells whether the name was free.
 pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Result<Published> {
     let mut temp = TempFile::create(dir, mode)?;
     temp.reserve(bytes.len() as u64)?;
@@ -552,7 +552,7 @@ pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Res
     let content = temp.seal(name, None, &Progress::NONE)?;
     fault::step("file.link");
     match temp.link(name.single()?) {
-        Ok(()) => temp.published(path, Outcome::Created, content),
+        Ok(()) => temp.published(path, PublishOutcome::Created, content),
         Err(Error::Exists { .. }) => {
             if let Some(found) = dir.try_stat(name)?.map(|found| EntryKind::from_mode(found.mode))
                 && found != EntryKind::File
@@ -560,7 +560,7 @@ pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Res
                 return Err(Error::Kind { path, found: found.name(), expected: "regular file" });
             }
             temp.rename_over(name.single()?)?;
-            temp.published(path, Outcome::Repaired, content)
+            temp.published(path, PublishOutcome::Repaired, content)
         }
         Err(e) => Err(e),
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::digest::{Content, Source, What, hash_file};
+use crate::digest::{Content, DigestKind, Source, hash_file};
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::identity::identity_of;
@@ -67,7 +67,7 @@ pub(super) fn incumbent(dir: &Root, name: &RelPath, content: &Content, progress:
         Err(e) => return Err(e),
     };
     let job = crate::digest::Job { source: Source::File(&file, &path), size: Some(content.size) };
-    match hash_file(job, What::Blake3, &progress.silent()) {
+    match hash_file(job, DigestKind::Blake3, &progress.silent()) {
         Ok(found) if found.blake3 == Some(content.blake3) => Ok(Incumbent::Good(file)),
         Ok(_) => Ok(Incumbent::Damaged("other bytes of the same length".to_owned())),
         Err(Error::Size { expected, found, .. }) => {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::prove::{Stamps, assemble, prove};
-use super::{Expected, Extras, How, Reason, Receipt, ReceiptFile, Subject};
-use crate::digest::{Content, What};
+use super::{Expected, Extras, HashOptions, Receipt, ReceiptFile, ReceiptReason, Subject};
+use crate::digest::{Content, DigestKind};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::{Boot, FileIdentity, FileSystem, Scope, file_system_of, this_boot};
 use crate::path::{EntryKind, RelPath};
@@ -36,7 +36,7 @@ pub enum Standing {
     /// As the receipt says.
     Trusted,
     /// Its bytes must be read.
-    Void(Vec<Reason>),
+    Void(Vec<ReceiptReason>),
     /// Certainly not the expected file: missing, another size, no regular file.
     Changed(Mismatch),
 }
@@ -45,7 +45,7 @@ pub enum Standing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Examination {
     /// Why the receipt as a whole is void.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<ReceiptReason>,
     /// Each file, in the order of the subject.
     pub files: Vec<Standing>,
     /// Files beneath the root that the subject does not name, relative to it.
@@ -64,7 +64,7 @@ impl Examination {
     }
 
     /// Every reason, those of single files included.
-    pub fn all_reasons(&self) -> Vec<Reason> {
+    pub fn all_reasons(&self) -> Vec<ReceiptReason> {
         let single = self.files.iter().filter_map(|f| if let Standing::Void(r) = f { Some(r) } else { None });
         self.reasons.iter().chain(single.flatten()).cloned().collect()
     }
@@ -80,7 +80,7 @@ pub struct Admission {
     /// Files beneath the root that the subject does not name, relative to it.
     pub extra: Vec<PathBuf>,
     /// Why the receipt did not suffice, and why there is no new one.
-    pub reasons: Vec<Reason>,
+    pub reasons: Vec<ReceiptReason>,
     /// Content of every file that was admitted, in the order of the subject.
     pub files: Vec<(RelPath, Content)>,
     /// Payload bytes that were read.
@@ -97,37 +97,37 @@ impl Admission {
 }
 
 /// Reasons that concern the receipt as a whole.
-fn whole(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Result<Vec<Reason>> {
+fn whole(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) -> Result<Vec<ReceiptReason>> {
     let mut reasons = Vec::new();
     if receipt.format != subject.format {
         let (recorded, expected) = (receipt.format.clone(), subject.format.to_owned());
-        reasons.push(Reason::OtherFormat { recorded, expected });
+        reasons.push(ReceiptReason::OtherFormat { recorded, expected });
     }
     let keys: BTreeSet<&String> = receipt.bindings.keys().chain(subject.bindings.keys()).collect();
     for key in keys {
         let (recorded, expected) = (receipt.bindings.get(key), subject.bindings.get(key));
         if recorded != expected {
             let (key, recorded, expected) = (key.clone(), recorded.cloned(), expected.cloned());
-            reasons.push(Reason::BindingChanged { key, recorded, expected });
+            reasons.push(ReceiptReason::BindingChanged { key, recorded, expected });
         }
     }
     let now = this_boot()?;
     let in_memory = receipt.filesystem.kind.in_memory();
     let same_boot = now.boot_id == receipt.boot.boot_id;
     if (in_memory || !receipt.fine_stamps) && !same_boot {
-        reasons.push(Reason::OtherBoot);
+        reasons.push(ReceiptReason::OtherBoot);
     }
     if !receipt.fine_stamps && same_boot {
         let offset = |b: &Boot| b.realtime_ns.saturating_sub(b.boottime_ns);
         let by_ms = offset(&now).saturating_sub(offset(&receipt.boot)) / 1_000_000;
         if by_ms.abs() > CLOCK_STEP_MS {
-            reasons.push(Reason::ClockStepped { by_ms });
+            reasons.push(ReceiptReason::ClockStepped { by_ms });
         }
     }
     if let Some(limit) = how.max_age {
         let age_seconds = now.realtime_ns.saturating_sub(receipt.boot.realtime_ns) / 1_000_000_000;
         if age_seconds < 0 || age_seconds as u64 > limit.as_secs() {
-            reasons.push(Reason::TooOld { age_seconds });
+            reasons.push(ReceiptReason::TooOld { age_seconds });
         }
     }
     Ok(reasons)
@@ -147,7 +147,7 @@ fn extra(subject: &Subject<'_>) -> Result<Vec<PathBuf>> {
 /// Looks at every inode and compares it with the receipt; reads no byte of the files.
 ///
 /// Errors: only what keeps the looks themselves from being made (no `openat2`, no `/proc`).
-pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Result<Examination> {
+pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) -> Result<Examination> {
     let mut reasons = whole(subject, receipt, how)?;
     let listed: HashMap<&RelPath, &ReceiptFile> = receipt.files.iter().map(|f| (&f.name, f)).collect();
     let in_memory = receipt.filesystem.kind.in_memory();
@@ -172,11 +172,11 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Resul
         let mut void = Vec::new();
         let name = expected.name.to_string();
         match listed.get(&expected.name) {
-            None => void.push(Reason::NotListed { name }),
+            None => void.push(ReceiptReason::NotListed { name }),
             Some(listed)
                 if listed.identity.size != expected.size || expected.sha256.is_some_and(|s| s != listed.sha256) =>
             {
-                void.push(Reason::OtherDigestListed { name });
+                void.push(ReceiptReason::OtherDigestListed { name });
             }
             Some(listed) => {
                 let filesystem = match systems.entry((identity.dev, identity.mnt_id)) {
@@ -185,16 +185,16 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Resul
                 };
                 if !filesystem.kind.may_hold_receipts() {
                     let FileSystem { kind, f_type, .. } = filesystem;
-                    void.push(Reason::FileSystemDenied { name: name.clone(), kind, f_type });
+                    void.push(ReceiptReason::FileSystemDenied { name: name.clone(), kind, f_type });
                 } else if filesystem != receipt.filesystem {
-                    void.push(Reason::OtherFileSystem { recorded: receipt.filesystem, found: filesystem });
+                    void.push(ReceiptReason::OtherFileSystem { recorded: receipt.filesystem, found: filesystem });
                 }
                 if in_memory && identity.mnt_id.is_none() {
-                    void.push(Reason::NoMountId { name: name.clone() });
+                    void.push(ReceiptReason::NoMountId { name: name.clone() });
                 }
                 let changes = listed.identity.differences(&identity, scope);
                 if !changes.is_empty() {
-                    void.push(Reason::IdentityChanged { name, changes });
+                    void.push(ReceiptReason::IdentityChanged { name, changes });
                 }
             }
         }
@@ -203,7 +203,7 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Resul
     if listed.len() > subject.files.len() {
         let names: HashSet<&RelPath> = subject.files.iter().map(|f| &f.name).collect();
         let unexpected = receipt.files.iter().filter(|f| !names.contains(&f.name));
-        reasons.extend(unexpected.map(|f| Reason::ListedButNotExpected { name: f.name.to_string() }));
+        reasons.extend(unexpected.map(|f| ReceiptReason::ListedButNotExpected { name: f.name.to_string() }));
     }
     let extra = extra(subject)?;
     Ok(Examination { reasons, files, extra })
@@ -229,7 +229,11 @@ fn wrong_kind_or_size(expected: &Expected, found: &FileIdentity, path: &std::pat
 /// disagrees) against SHA-256. If the rule allows, the outcome carries a new receipt for the caller to store.
 ///
 /// A changed, missing or unreadable file is not an error but in [`Admission::changed`], all of them at once.
-pub fn admit(subject: &Subject<'_>, receipt: Result<Receipt, Reason>, how: &How<'_>) -> Result<Admission> {
+pub fn admit(
+    subject: &Subject<'_>,
+    receipt: Result<Receipt, ReceiptReason>,
+    how: &HashOptions<'_>,
+) -> Result<Admission> {
     let mut outcome = Admission {
         trust: Trust::Receipt,
         changed: Vec::new(),
@@ -284,16 +288,16 @@ pub fn admit(subject: &Subject<'_>, receipt: Result<Receipt, Reason>, how: &How<
         }
     }
     let doubtful = !by_blake3.is_empty() || !by_sha256.is_empty();
-    by_sha256.extend(run.pass(&by_blake3, What::Blake3)?);
+    by_sha256.extend(run.pass(&by_blake3, DigestKind::Blake3)?);
     by_sha256.sort_unstable();
-    run.pass(&by_sha256, What::Both)?;
+    run.pass(&by_sha256, DigestKind::Both)?;
     run.finish(doubtful)
 }
 
 /// The files of one admission on their way from doubt to proof.
 struct Run<'a> {
     subject: &'a Subject<'a>,
-    how: &'a How<'a>,
+    how: &'a HashOptions<'a>,
     stamps: Option<Stamps>,
     listed: HashMap<&'a RelPath, &'a ReceiptFile>,
     /// Per file of the subject: trusted as listed, or proved anew.
@@ -306,7 +310,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     /// Reads the files with these indices; those whose BLAKE3 disagrees are returned for the stronger pass.
-    fn pass(&mut self, indices: &[usize], what: What) -> Result<Vec<usize>> {
+    fn pass(&mut self, indices: &[usize], what: DigestKind) -> Result<Vec<usize>> {
         if indices.is_empty() {
             return Ok(Vec::new());
         }
@@ -328,8 +332,8 @@ impl Run<'_> {
             self.outcome.bytes_read += proof.digests.size;
             let entry = self.listed.get(&expected.name).copied();
             let content = match (what, entry) {
-                (What::Blake3, Some(entry)) if proof.digests.blake3 == Some(entry.blake3) => entry.into(),
-                (What::Blake3, _) => {
+                (DigestKind::Blake3, Some(entry)) if proof.digests.blake3 == Some(entry.blake3) => entry.into(),
+                (DigestKind::Blake3, _) => {
                     failed.push(i);
                     continue;
                 }
@@ -342,9 +346,9 @@ impl Run<'_> {
                     continue;
                 }
                 Some(_) => {}
-                None => self.outcome.reasons.push(Reason::Unvouched { name: expected.name.to_string() }),
+                None => self.outcome.reasons.push(ReceiptReason::Unvouched { name: expected.name.to_string() }),
             }
-            let tier = if what == What::Blake3 { Trust::Blake3 } else { Trust::Sha256 };
+            let tier = if what == DigestKind::Blake3 { Trust::Blake3 } else { Trust::Sha256 };
             self.outcome.trust = self.outcome.trust.max(tier);
             // What stands against a new receipt does not stand against the bytes.
             self.blocked |= !proof.reasons.is_empty();

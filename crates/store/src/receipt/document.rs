@@ -7,7 +7,7 @@ use b70_manifest::artifact;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize as _;
 
-use super::{DirectoryHint, Evidence, RULE, Reason, Receipt, ReceiptFile};
+use super::{DirectoryHint, LeaseEvidence, RULE, Receipt, ReceiptFile, ReceiptReason};
 use crate::digest::{Blake3, Content};
 use crate::error::{Error, Result};
 use crate::exposure::{Exposure, Owners};
@@ -60,7 +60,7 @@ impl Receipt {
                 sha256: content.sha256,
                 blake3: content.blake3,
                 identity: FileIdentity { size: content.size, ..nowhere },
-                evidence: Evidence::None,
+                evidence: LeaseEvidence::None,
             });
         }
         Ok(Self(receipt))
@@ -74,7 +74,7 @@ impl Receipt {
     }
 
     /// Reads a document's bytes and checks its checksum and rule; `path` is for the reason given.
-    pub fn from_bytes(bytes: &[u8], path: PathBuf) -> Result<Self, Reason> {
+    pub fn from_bytes(bytes: &[u8], path: PathBuf) -> Result<Self, ReceiptReason> {
         // An older or foreign document is told apart from a damaged one, for the message only.
         #[derive(serde::Deserialize)]
         struct Head {
@@ -85,19 +85,19 @@ impl Receipt {
             Ok(receipt) => receipt,
             Err(e) => {
                 return Err(match serde_json::from_slice::<Head>(bytes) {
-                    Ok(Head { rule: Some(found), .. }) if found != RULE => Reason::OtherRule { found },
-                    Ok(Head { rule: None, format: Some(found) }) => Reason::OtherRule { found },
-                    _ => Reason::ReceiptDamaged { path, why: e.to_string() },
+                    Ok(Head { rule: Some(found), .. }) if found != RULE => ReceiptReason::OtherRule { found },
+                    Ok(Head { rule: None, format: Some(found) }) => ReceiptReason::OtherRule { found },
+                    _ => ReceiptReason::ReceiptDamaged { path, why: e.to_string() },
                 });
             }
         };
         if receipt.rule != RULE || receipt.schema_version != 2 {
-            return Err(Reason::OtherRule { found: receipt.rule.clone() });
+            return Err(ReceiptReason::OtherRule { found: receipt.rule.clone() });
         }
         let found = receipt.compute_checksum();
         if found != receipt.checksum_blake3 {
             let why = format!("its checksum is {}, its content has {found}", receipt.checksum_blake3);
-            return Err(Reason::ReceiptDamaged { path, why });
+            return Err(ReceiptReason::ReceiptDamaged { path, why });
         }
         Ok(receipt)
     }
@@ -112,12 +112,12 @@ impl Receipt {
     /// Loads a receipt. It is believed only from a file, a folder and folders above it that belong to this user or
     /// root and that nobody else can write to. What keeps it from being believed is the reason returned; it never
     /// stands in the way of hashing the files instead.
-    pub fn load(dir: &Root, name: &RelPath) -> Result<Self, Reason> {
+    pub fn load(dir: &Root, name: &RelPath) -> Result<Self, ReceiptReason> {
         let path = dir.join(name);
-        let unreadable = |e: &Error| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() };
+        let unreadable = |e: &Error| ReceiptReason::ReceiptUnreadable { path: path.clone(), why: e.to_string() };
         let file = match dir.open_file(name) {
             Ok(file) => file,
-            Err(Error::Missing { .. }) => return Err(Reason::ReceiptMissing { path }),
+            Err(Error::Missing { .. }) => return Err(ReceiptReason::ReceiptMissing { path }),
             Err(e) => return Err(unreadable(&e)),
         };
         check_owner(&file, path.clone(), false)?;
@@ -133,25 +133,25 @@ impl Receipt {
 }
 
 /// `sticky_ok`: others may write to a folder above when its sticky bit keeps them from touching what is not theirs.
-pub(super) fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIdentity, Reason> {
-    let identity =
-        identity_of(fd, &path).map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
+pub(super) fn check_owner(fd: impl AsFd, path: PathBuf, sticky_ok: bool) -> Result<FileIdentity, ReceiptReason> {
+    let identity = identity_of(fd, &path)
+        .map_err(|e| ReceiptReason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
     check_identity(&identity, path, sticky_ok)?;
     Ok(identity)
 }
 
 /// Whether what has this identity belongs to this user or root and nobody else can write to it.
-pub(super) fn check_identity(identity: &FileIdentity, path: PathBuf, sticky_ok: bool) -> Result<(), Reason> {
+pub(super) fn check_identity(identity: &FileIdentity, path: PathBuf, sticky_ok: bool) -> Result<(), ReceiptReason> {
     let me = rustix::process::geteuid().as_raw();
     let why = match Owners::only(me).or_root(true).or_sticky(sticky_ok).exposure(identity) {
         None => return Ok(()),
         Some(Exposure::Owner(uid)) => format!("belongs to user {uid}, neither {me} nor root"),
         Some(Exposure::Writers(mode)) => format!("can be written by others (mode {mode:04o}; chmod go-w it)"),
     };
-    Err(Reason::ReceiptUnsafe { path, why })
+    Err(ReceiptReason::ReceiptUnsafe { path, why })
 }
 
-pub(super) fn check_folders(folder: &Root) -> Result<(), Reason> {
+pub(super) fn check_folders(folder: &Root) -> Result<(), ReceiptReason> {
     let mut path = folder.path().to_path_buf();
     let mut below = check_owner(folder, path.clone(), false)?;
     let mut current: Option<OwnedFd> = None;
@@ -161,7 +161,7 @@ pub(super) fn check_folders(folder: &Root) -> Result<(), Reason> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let from = current.as_ref().map_or_else(|| folder.as_fd(), AsFd::as_fd);
         let parent = rustix::fs::openat(from, c"..", flags, Mode::empty())
-            .map_err(|e| Reason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
+            .map_err(|e| ReceiptReason::ReceiptUnreadable { path: path.clone(), why: e.to_string() })?;
         let identity = check_owner(&parent, path.clone(), true)?;
         if (identity.dev, identity.ino) == (below.dev, below.ino) && identity.mnt_id == below.mnt_id {
             return Ok(());
@@ -169,5 +169,5 @@ pub(super) fn check_folders(folder: &Root) -> Result<(), Reason> {
         below = identity;
         current = Some(parent);
     }
-    Err(Reason::ReceiptUnsafe { path, why: "has no end of folders above it".to_owned() })
+    Err(ReceiptReason::ReceiptUnsafe { path, why: "has no end of folders above it".to_owned() })
 }

@@ -12,7 +12,7 @@
 //! 5. on disks, `fsync` write-protects pages that an old mapping could still store to; the tuple must not have moved;
 //! 6. after the hashing the tuple is the same and the name still leads to the same file.
 //!
-//! Any step that fails yields [`Verdict::VerifiedUntrusted`]: the bytes are right, but the next look must read them
+//! Any step that fails yields [`ReceiptVerdict::VerifiedUntrusted`]: the bytes are right, but the next look must read them
 //! again. A receipt is *honoured* on exact equality only. On tmpfs it is bound to the boot and the mount; on a file
 //! system with coarse stamps it is bound to the boot and to an unstepped clock.
 //!
@@ -31,7 +31,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use b70_manifest::artifact;
-pub use b70_manifest::artifact::{DirectoryHint, Evidence};
+pub use b70_manifest::artifact::{DirectoryHint, LeaseEvidence};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
@@ -97,7 +97,7 @@ impl fmt::Debug for Extras<'_> {
 
 /// How a validation runs.
 #[derive(Debug, Clone, Copy)]
-pub struct How<'a> {
+pub struct HashOptions<'a> {
     /// What to do when a file changed a moment ago.
     pub quiet: Quiet,
     /// Whether a receipt older than this is void, against decay that no time stamp shows.
@@ -106,7 +106,7 @@ pub struct How<'a> {
     pub progress: Progress<'a>,
 }
 
-impl Default for How<'_> {
+impl Default for HashOptions<'_> {
     /// Waits up to 3 s for quiet, no age limit, no progress.
     fn default() -> Self {
         Self { quiet: Quiet::Wait(Duration::from_secs(3)), max_age: None, progress: Progress::NONE }
@@ -139,7 +139,7 @@ impl Deref for Receipt {
 
 /// Outcome of a validation in which every byte was as expected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReceiptVerdict {
     /// The next look may trust the inodes.
     Trusted(Box<Receipt>),
     /// The bytes are right, but no receipt can stand for them, for these reasons.
@@ -147,7 +147,7 @@ pub enum Verdict {
         /// Each file's content.
         files: Vec<(RelPath, Content)>,
         /// Why there is no receipt.
-        reasons: Vec<Reason>,
+        reasons: Vec<ReceiptReason>,
     },
 }
 
@@ -156,7 +156,7 @@ pub enum Verdict {
 #[serde(tag = "code", rename_all = "kebab-case")]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant's Display text states it, and the fields are its values")]
-pub enum Reason {
+pub enum ReceiptReason {
     ReceiptMissing { path: PathBuf },
     ReceiptUnreadable { path: PathBuf, why: String },
     ReceiptDamaged { path: PathBuf, why: String },
@@ -190,7 +190,7 @@ fn changes_text(changes: &[FieldChange]) -> String {
     changes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ReceiptReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ReceiptMissing { path } => write!(f, "there is no receipt {}", path.display()),

@@ -12,9 +12,10 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 
 use super::{
-    DirectoryHint, Evidence, Expected, How, QUIET_GUARD, Quiet, RULE, Reason, Receipt, ReceiptFile, Subject, Verdict,
+    DirectoryHint, Expected, HashOptions, LeaseEvidence, QUIET_GUARD, Quiet, RULE, Receipt, ReceiptFile, ReceiptReason,
+    ReceiptVerdict, Subject,
 };
-use crate::digest::{Blake3, Content, Digests, Job, Source, What, on_threads};
+use crate::digest::{Blake3, Content, DigestKind, Digests, Job, Source, on_threads};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::{FileIdentity, FileSystem, Scope, clock_ns, file_system_of, identity_of, this_boot};
 use crate::many::hash_many;
@@ -29,9 +30,9 @@ const BATCH: usize = 256;
 pub(super) struct Proof {
     pub(super) identity: FileIdentity,
     pub(super) digests: Digests,
-    pub(super) evidence: Evidence,
+    pub(super) evidence: LeaseEvidence,
     pub(super) filesystem: FileSystem,
-    pub(super) reasons: Vec<Reason>,
+    pub(super) reasons: Vec<ReceiptReason>,
 }
 
 /// What the file system's time stamps can tell.
@@ -79,30 +80,30 @@ impl Stamps {
     }
 
     /// Why a file that has this identity now is too fresh (or from the future).
-    fn guard(&self, name: &str, identity: &FileIdentity) -> Option<Reason> {
+    fn guard(&self, name: &str, identity: &FileIdentity) -> Option<ReceiptReason> {
         if let Some(off_ms) = self.off_ms {
-            return Some(Reason::ForeignClock { off_ms });
+            return Some(ReceiptReason::ForeignClock { off_ms });
         }
         let age = clock_ns(ClockId::Realtime) - identity.ctime_ns;
         if age < 0 {
-            return Some(Reason::ChangeInTheFuture { name: name.to_owned(), ahead_ms: -age / 1_000_000 });
+            return Some(ReceiptReason::ChangeInTheFuture { name: name.to_owned(), ahead_ms: -age / 1_000_000 });
         }
         // Whole seconds mean that this very file has no room for more, whatever the probe said.
         let fine = self.fine && self.dev == Some(identity.dev) && identity.ctime_ns % 1_000_000_000 != 0;
         if !fine && age < QUIET_GUARD.as_nanos() as i64 {
-            return Some(Reason::NotQuiet { name: name.to_owned(), changed_ms_ago: age / 1_000_000 });
+            return Some(ReceiptReason::NotQuiet { name: name.to_owned(), changed_ms_ago: age / 1_000_000 });
         }
         None
     }
 }
 
 /// Sleeps until every file has been quiet for long enough, if that is within what the caller allows.
-fn wait_for_quiet(root: &Root, files: &[&Expected], stamps: &Stamps, how: &How<'_>) -> Result<()> {
+fn wait_for_quiet(root: &Root, files: &[&Expected], stamps: &Stamps, how: &HashOptions<'_>) -> Result<()> {
     let Quiet::Wait(most) = how.quiet else { return Ok(()) };
     let mut wait = Duration::ZERO;
     for file in files {
         let Ok(identity) = root.stat(&file.name) else { continue };
-        if let Some(Reason::NotQuiet { changed_ms_ago, .. }) = stamps.guard("", &identity) {
+        if let Some(ReceiptReason::NotQuiet { changed_ms_ago, .. }) = stamps.guard("", &identity) {
             // 20 ms more than the guard, for the tick by which stamps lag.
             let guard = QUIET_GUARD + Duration::from_millis(20);
             wait = wait.max(guard.saturating_sub(Duration::from_millis(changed_ms_ago as u64)));
@@ -126,11 +127,11 @@ struct Begun {
     path: PathBuf,
     identity: FileIdentity,
     filesystem: FileSystem,
-    evidence: Evidence,
-    reasons: Vec<Reason>,
+    evidence: LeaseEvidence,
+    reasons: Vec<ReceiptReason>,
 }
 
-fn lease(file: &File, filesystem: &FileSystem, name: &str, reasons: &mut Vec<Reason>) -> Evidence {
+fn lease(file: &File, filesystem: &FileSystem, name: &str, reasons: &mut Vec<ReceiptReason>) -> LeaseEvidence {
     // Between fork and exec a child of any thread holds copies of all handles, also of one that was just closed: a
     // refusal counts only if it lasts. A later success is as good a proof, since the looks come after it.
     let mut probe = probe_lease(file.as_fd());
@@ -142,15 +143,15 @@ fn lease(file: &File, filesystem: &FileSystem, name: &str, reasons: &mut Vec<Rea
         probe = probe_lease(file.as_fd());
     }
     match probe {
-        LeaseProbe::NoWriters => return Evidence::Lease,
-        LeaseProbe::Writers => reasons.push(Reason::OpenForWriting { name: name.to_owned() }),
+        LeaseProbe::NoWriters => return LeaseEvidence::Lease,
+        LeaseProbe::Writers => reasons.push(ReceiptReason::OpenForWriting { name: name.to_owned() }),
         LeaseProbe::NoAnswer(e) if filesystem.kind.in_memory() => {
             let why = std::io::Error::from(e).to_string();
-            reasons.push(Reason::NoLeaseEvidence { name: name.to_owned(), why });
+            reasons.push(ReceiptReason::NoLeaseEvidence { name: name.to_owned(), why });
         }
         LeaseProbe::NoAnswer(_) => {}
     }
-    Evidence::None
+    LeaseEvidence::None
 }
 
 fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
@@ -166,12 +167,12 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
     if !filesystem.kind.may_hold_receipts() {
         // Nothing below could change the verdict.
         let FileSystem { kind, f_type, .. } = filesystem;
-        reasons.push(Reason::FileSystemDenied { name, kind, f_type });
-        return Ok(Begun { file, path, identity: first, filesystem, evidence: Evidence::None, reasons });
+        reasons.push(ReceiptReason::FileSystemDenied { name, kind, f_type });
+        return Ok(Begun { file, path, identity: first, filesystem, evidence: LeaseEvidence::None, reasons });
     }
     if filesystem.kind.in_memory() && first.mnt_id.is_none() {
         // Two tmpfs mounts can give different files the same device and inode numbers.
-        reasons.push(Reason::NoMountId { name: name.clone() });
+        reasons.push(ReceiptReason::NoMountId { name: name.clone() });
     }
     let evidence = lease(&file, &filesystem, &name, &mut reasons);
     // This look is what makes the next change visible on file systems with fine stamps, and what must be old enough
@@ -185,14 +186,14 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
             Ok(()) | Err(Errno::ROFS) => {}
             Err(e) => {
                 let why = std::io::Error::from(e).to_string();
-                reasons.push(Reason::FsyncFailed { name: name.clone(), why });
+                reasons.push(ReceiptReason::FsyncFailed { name: name.clone(), why });
             }
         }
     }
     let identity = identity_of(&file, &path)?;
     let changes = before.differences(&identity, Scope::Memory);
     if !changes.is_empty() {
-        reasons.push(Reason::ChangedMeanwhile { name, changes });
+        reasons.push(ReceiptReason::ChangedMeanwhile { name, changes });
     }
     Ok(Begun { file, path, identity, filesystem, evidence, reasons })
 }
@@ -201,17 +202,17 @@ fn end(root: &Root, expected: &Expected, begun: Begun, digests: Digests) -> Resu
     let Begun { file, path, identity, filesystem, mut evidence, mut reasons } = begun;
     let name = expected.name.to_string();
     if filesystem.kind.may_hold_receipts() {
-        if lease(&file, &filesystem, &name, &mut reasons) == Evidence::None {
-            evidence = Evidence::None;
+        if lease(&file, &filesystem, &name, &mut reasons) == LeaseEvidence::None {
+            evidence = LeaseEvidence::None;
         }
         let changes = identity.differences(&identity_of(&file, &path)?, Scope::Memory);
         if !changes.is_empty() {
-            reasons.push(Reason::ChangedMeanwhile { name: name.clone(), changes });
+            reasons.push(ReceiptReason::ChangedMeanwhile { name: name.clone(), changes });
         }
         // A rename over the name during the hashing leaves our handle on the old file.
         match root.stat(&expected.name) {
             Ok(found) if found.differences(&identity, Scope::Memory).is_empty() => {}
-            _ => reasons.push(Reason::NameMoved { name }),
+            _ => reasons.push(ReceiptReason::NameMoved { name }),
         }
     }
     Ok(Proof { identity, digests, evidence, filesystem, reasons })
@@ -221,9 +222,9 @@ fn end(root: &Root, expected: &Expected, begun: Begun, digests: Digests) -> Resu
 pub(super) fn prove(
     root: &Root,
     files: &[&Expected],
-    what: What,
+    what: DigestKind,
     stamps: &Stamps,
-    how: &How<'_>,
+    how: &HashOptions<'_>,
 ) -> Result<Vec<Result<Proof>>> {
     prove_by(root, files, stamps, how, &mut |jobs| hash_many(jobs, what, &how.progress))
 }
@@ -235,7 +236,7 @@ fn prove_by(
     root: &Root,
     files: &[&Expected],
     stamps: &Stamps,
-    how: &How<'_>,
+    how: &HashOptions<'_>,
     hash: HashFiles<'_>,
 ) -> Result<Vec<Result<Proof>>> {
     wait_for_quiet(root, files, stamps, how)?;
@@ -281,8 +282,8 @@ fn combine(root: &Root, mut errors: Vec<(&Expected, Error)>) -> Result<()> {
 ///
 /// Errors: a file that is missing, has another size or digest, changed or cannot be read ([`Error::Mismatches`] when
 /// there are several), [`Error::Cancelled`]. Whatever merely stands against a receipt is no error.
-pub fn issue(subject: &Subject<'_>, how: &How<'_>) -> Result<Verdict> {
-    issue_with(subject, how, &mut |jobs| hash_many(jobs, What::Both, &how.progress))
+pub fn issue(subject: &Subject<'_>, how: &HashOptions<'_>) -> Result<ReceiptVerdict> {
+    issue_with(subject, how, &mut |jobs| hash_many(jobs, DigestKind::Both, &how.progress))
 }
 
 /// [`issue`] for a caller that reads the files for a purpose of its own and hashes them on the way: `hash` is given open
@@ -290,9 +291,9 @@ pub fn issue(subject: &Subject<'_>, how: &How<'_>) -> Result<Verdict> {
 /// once for every 256 files.
 pub fn issue_with(
     subject: &Subject<'_>,
-    how: &How<'_>,
+    how: &HashOptions<'_>,
     hash: &mut dyn FnMut(&[Job<'_>]) -> Vec<Result<Digests>>,
-) -> Result<Verdict> {
+) -> Result<ReceiptVerdict> {
     let stamps = Stamps::probe(subject.root);
     let files: Vec<&Expected> = subject.files.iter().collect();
     let proofs = prove_by(subject.root, &files, &stamps, how, hash)?;
@@ -328,11 +329,11 @@ pub fn issue_with(
     let contents =
         |listed: &[ReceiptFile]| listed.iter().map(|f| (f.name.clone(), f.into())).collect::<Vec<(_, Content)>>();
     match assemble(subject, &stamps, listed.clone(), &systems)? {
-        Ok(receipt) if reasons.is_empty() => Ok(Verdict::Trusted(Box::new(receipt))),
-        Ok(_) => Ok(Verdict::VerifiedUntrusted { files: contents(&listed), reasons }),
+        Ok(receipt) if reasons.is_empty() => Ok(ReceiptVerdict::Trusted(Box::new(receipt))),
+        Ok(_) => Ok(ReceiptVerdict::VerifiedUntrusted { files: contents(&listed), reasons }),
         Err(reason) => {
             reasons.push(reason);
-            Ok(Verdict::VerifiedUntrusted { files: contents(&listed), reasons })
+            Ok(ReceiptVerdict::VerifiedUntrusted { files: contents(&listed), reasons })
         }
     }
 }
@@ -343,14 +344,14 @@ pub(super) fn assemble(
     stamps: &Stamps,
     mut files: Vec<ReceiptFile>,
     systems: &[(FileSystem, u64)],
-) -> Result<Result<Receipt, Reason>> {
+) -> Result<Result<Receipt, ReceiptReason>> {
     let directory = identity_of(subject.root, subject.root.path())?;
     let first = match systems.first() {
         Some(first) => *first,
         None => (file_system_of(subject.root, subject.root.path())?, directory.dev),
     };
     if let Some(i) = systems.iter().position(|s| *s != first) {
-        return Ok(Err(Reason::SeveralFileSystems { name: files[i].name.to_string() }));
+        return Ok(Err(ReceiptReason::SeveralFileSystems { name: files[i].name.to_string() }));
     }
     files.sort_by(|a, b| a.name.cmp(&b.name));
     let validated_bytes = files.iter().fold(0_u64, |sum, f| sum.saturating_add(f.identity.size));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::document::{check_folders, check_identity, check_owner};
-use super::{Evidence, Examination, How, Reason, Receipt, ReceiptFile, Standing, Subject, examine};
+use super::{Examination, HashOptions, LeaseEvidence, Receipt, ReceiptFile, ReceiptReason, Standing, Subject, examine};
 use crate::error::Result;
 use crate::identity::FileSystem;
 use crate::path::RelPath;
@@ -12,24 +12,24 @@ use crate::path::RelPath;
 /// can write to it or its folders, and both lease probes around its hashing were granted. Everything else must be read.
 ///
 /// This holds against accidents and other users; the owner's own ioctls that exchange a file's blocks it does not see.
-pub fn examine_quiet(subject: &Subject<'_>, receipt: &Receipt, how: &How<'_>) -> Result<Examination> {
+pub fn examine_quiet(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) -> Result<Examination> {
     let mut examination = examine(subject, receipt, how)?;
     if let Err(reason) = check_folders(subject.root) {
         examination.reasons.push(reason);
     }
     let listed: HashMap<&RelPath, &ReceiptFile> = receipt.files.iter().map(|file| (&file.name, file)).collect();
-    let mut folders: HashMap<RelPath, Option<Reason>> = HashMap::new();
+    let mut folders: HashMap<RelPath, Option<ReceiptReason>> = HashMap::new();
     for (expected, standing) in subject.files.iter().zip(&mut examination.files) {
         let Some(file) = listed.get(&expected.name).filter(|_| *standing == Standing::Trusted) else { continue };
         let (name, path) = (expected.name.to_string(), subject.root.join(&expected.name));
         let mut against = Vec::new();
         if receipt.filesystem.kind.in_memory() {
             let FileSystem { kind, f_type, .. } = receipt.filesystem;
-            against.push(Reason::FileSystemDenied { name: name.clone(), kind, f_type });
+            against.push(ReceiptReason::FileSystemDenied { name: name.clone(), kind, f_type });
         }
-        if file.evidence != Evidence::Lease {
+        if file.evidence != LeaseEvidence::Lease {
             let why = "no lease was granted while it was hashed".to_owned();
-            against.push(Reason::NoLeaseEvidence { name, why });
+            against.push(ReceiptReason::NoLeaseEvidence { name, why });
         }
         against.extend(check_identity(&file.identity, path, false).err());
         if let Some(parent) = expected.name.parent() {

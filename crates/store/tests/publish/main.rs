@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use b70_store::{
-    Content, Digests, DirOutcome, Error, OnExisting, Outcome, Progress, Reservation, Root, Sha256, StagingDir,
+    Content, Digests, DirOutcome, Error, OnExisting, Progress, PublishOutcome, Reservation, Root, Sha256, StagingDir,
     TempFile, fault_step, publish_bytes, replace_bytes, sweep_orphans,
 };
 
@@ -54,13 +54,13 @@ fn every_outcome_on_disk_and_in_memory() {
             |data: &[u8], on_existing| write_in_pieces(&top, data)?.commit(&target, on_existing, None, &Progress::NONE);
 
         let made = commit(&good(), OnExisting::Fail).expect("published");
-        assert_eq!((made.outcome, made.content), (Outcome::Created, Content::of(&good())));
+        assert_eq!((made.outcome, made.content), (PublishOutcome::Created, Content::of(&good())));
         assert_eq!((std::fs::read(&path).expect("there"), mode(&path)), (good(), 0o444));
         let inode = path.metadata().expect("there").ino();
 
         assert!(matches!(commit(&good(), OnExisting::Fail), Err(Error::Exists { .. })));
         for on_existing in [OnExisting::KeepIfVerified, OnExisting::ReplaceDamaged] {
-            assert_eq!(commit(&good(), on_existing).expect("verified").outcome, Outcome::Kept);
+            assert_eq!(commit(&good(), on_existing).expect("verified").outcome, PublishOutcome::Kept);
         }
         assert_eq!(path.metadata().expect("there").ino(), inode, "a good incumbent stays");
 
@@ -70,7 +70,10 @@ fn every_outcome_on_disk_and_in_memory() {
             let reader = std::fs::File::open(&path).expect("open");
             assert!(matches!(commit(&good(), OnExisting::KeepIfVerified), Err(Error::Damaged { .. })));
             assert_eq!(std::fs::read(&path).expect("there"), bad, "left as it was");
-            assert_eq!(commit(&good(), OnExisting::ReplaceDamaged).expect("repaired").outcome, Outcome::Repaired);
+            assert_eq!(
+                commit(&good(), OnExisting::ReplaceDamaged).expect("repaired").outcome,
+                PublishOutcome::Repaired
+            );
             assert_eq!((std::fs::read(&path).expect("there"), mode(&path)), (good(), 0o444));
             // Whoever has the old file open still sees the old bytes: nothing was overwritten in place.
             assert_eq!(reader.metadata().expect("open").len(), bad.len() as u64);

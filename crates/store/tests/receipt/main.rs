@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use b70_store::{
-    Content, Error, Evidence, Expected, Progress, Quiet, Reason, Receipt, Sha256, Standing, Trust, Verdict, admit,
-    examine, issue,
+    Content, Error, Expected, LeaseEvidence, Progress, Quiet, Receipt, ReceiptReason, ReceiptVerdict, Sha256, Standing,
+    Trust, admit, examine, issue,
 };
 
 use common::{Talker, answer, bytes, child, disk, job, memory, name, tree};
@@ -33,10 +33,8 @@ fn a_receipt_is_trusted_without_reading_and_survives_storage() {
         let receipt = set.issue_and_store();
         assert_eq!(Receipt::load(&set.root, &name(RECEIPT)).expect("loads"), receipt);
         assert_eq!(receipt.validated_bytes, 7 * SIZE as u64);
-        assert!(
-            receipt.files.iter().all(|f| f.evidence == Evidence::Lease
-                && Content::from(f) == Content::of(&bytes(SIZE, seed(f.name.as_str()))))
-        );
+        assert!(receipt.files.iter().all(|f| f.evidence == LeaseEvidence::Lease
+            && Content::from(f) == Content::of(&bytes(SIZE, seed(f.name.as_str())))));
         let outcome = set.admit();
         assert!(outcome.is_admitted());
         assert_eq!((outcome.trust, outcome.bytes_read, outcome.refreshed.is_some()), (Trust::Receipt, 0, false));
@@ -57,7 +55,7 @@ fn without_a_receipt_everything_is_hashed_and_one_is_offered() {
     let set = Set::new(memory(), 3);
     let outcome = set.admit();
     assert_eq!((outcome.trust, outcome.bytes_read), (Trust::Sha256, 3 * SIZE as u64));
-    assert!(matches!(outcome.reasons.as_slice(), [Reason::ReceiptMissing { .. }]));
+    assert!(matches!(outcome.reasons.as_slice(), [ReceiptReason::ReceiptMissing { .. }]));
     outcome.refreshed.expect("offered").store(&set.root, &name(RECEIPT)).expect("stored");
     assert_eq!(set.admit().trust, Trust::Receipt);
 }
@@ -91,7 +89,11 @@ fn metadata_changes_are_reproved_by_blake3_and_refreshed() {
             let outcome = set.admit();
             assert!(outcome.is_admitted());
             assert_eq!((outcome.trust, outcome.bytes_read), (Trust::Blake3, SIZE as u64), "only that file was read");
-            assert!(matches!(outcome.reasons.as_slice(), [Reason::IdentityChanged { .. }]), "{:?}", outcome.reasons);
+            assert!(
+                matches!(outcome.reasons.as_slice(), [ReceiptReason::IdentityChanged { .. }]),
+                "{:?}",
+                outcome.reasons
+            );
             outcome.refreshed.expect("refreshed").store(&set.root, &name(RECEIPT)).expect("stored");
             assert_eq!(set.admit().trust, Trust::Receipt);
         }
@@ -135,18 +137,18 @@ fn another_binding_format_or_expectation_voids_the_receipt() {
         outcome.reasons
     };
     set.bindings.insert("set_key".to_owned(), "other".to_owned());
-    assert!(matches!(void(&set).as_slice(), [Reason::BindingChanged { .. }]));
+    assert!(matches!(void(&set).as_slice(), [ReceiptReason::BindingChanged { .. }]));
     set.bindings.clear();
-    assert!(matches!(void(&set).as_slice(), [Reason::BindingChanged { expected: None, .. }]));
+    assert!(matches!(void(&set).as_slice(), [ReceiptReason::BindingChanged { expected: None, .. }]));
     set.bindings.clone_from(&receipt.bindings);
 
     let dropped = set.files.pop().expect("three");
-    assert!(matches!(void(&set).as_slice(), [Reason::ListedButNotExpected { .. }]));
+    assert!(matches!(void(&set).as_slice(), [ReceiptReason::ListedButNotExpected { .. }]));
     set.files.push(dropped);
 
     std::fs::write(set.dir.path().join("another"), "another").expect("written");
     set.files.push(Expected { name: name("another"), size: 7, sha256: Some(Sha256::of(b"another")) });
-    assert!(matches!(void(&set).as_slice(), [Reason::NotListed { .. }]));
+    assert!(matches!(void(&set).as_slice(), [ReceiptReason::NotListed { .. }]));
     set.files.pop();
 
     // The manifest now wants other bytes: the receipt must not vouch for the old ones.
@@ -160,7 +162,7 @@ fn a_file_nobody_vouches_for_is_said_to_be_so() {
     let mut set = Set::new(memory(), 1);
     set.files[0].sha256 = None;
     let outcome = set.admit();
-    assert!(outcome.is_admitted() && outcome.reasons.iter().any(|r| matches!(r, Reason::Unvouched { .. })));
+    assert!(outcome.is_admitted() && outcome.reasons.iter().any(|r| matches!(r, ReceiptReason::Unvouched { .. })));
     outcome.refreshed.expect("offered").store(&set.root, &name(RECEIPT)).expect("stored");
     assert_eq!(set.admit().trust, Trust::Receipt);
     // From then on the receipt says what it must be.
@@ -195,7 +197,10 @@ fn damaged_forged_and_foreign_receipts_are_not_believed() {
         assert!(outcome.is_admitted(), "a bad receipt is no bad set");
         assert_eq!(outcome.trust, Trust::Sha256, "{what}");
         assert!(
-            matches!(outcome.reasons.as_slice(), [Reason::ReceiptDamaged { .. } | Reason::OtherRule { .. }]),
+            matches!(
+                outcome.reasons.as_slice(),
+                [ReceiptReason::ReceiptDamaged { .. } | ReceiptReason::OtherRule { .. }]
+            ),
             "{what}"
         );
     }
@@ -219,11 +224,11 @@ fn damaged_forged_and_foreign_receipts_are_not_believed() {
     receipt.store(&deep, &name(RECEIPT)).expect("stored");
     assert!(Receipt::load(&deep, &name(RECEIPT)).is_ok());
     std::fs::set_permissions(set.dir.path().join("a"), PermissionsExt::from_mode(0o777)).expect("set");
-    assert!(matches!(Receipt::load(&deep, &name(RECEIPT)), Err(Reason::ReceiptUnsafe { .. })));
-    assert!(matches!(Receipt::load(&set.root, &name("a/b/receipt.json")), Err(Reason::ReceiptUnsafe { .. })));
+    assert!(matches!(Receipt::load(&deep, &name(RECEIPT)), Err(ReceiptReason::ReceiptUnsafe { .. })));
+    assert!(matches!(Receipt::load(&set.root, &name("a/b/receipt.json")), Err(ReceiptReason::ReceiptUnsafe { .. })));
     std::fs::remove_file(&path).expect("removed");
     symlink("a/b/receipt.json", &path).expect("linked");
-    assert!(matches!(Receipt::load(&set.root, &name(RECEIPT)), Err(Reason::ReceiptUnreadable { .. })));
+    assert!(matches!(Receipt::load(&set.root, &name(RECEIPT)), Err(ReceiptReason::ReceiptUnreadable { .. })));
 }
 
 #[test]
@@ -238,23 +243,23 @@ fn old_receipts_and_other_boots() {
     };
     let admit_with = |receipt| admit(&set.subject(), Ok(receipt), &set.how()).expect("decided");
     let other = receipt(&|v| v["boot"]["boot_id"] = "another".into());
-    assert_eq!(admit_with(other).reasons, [Reason::OtherBoot]);
+    assert_eq!(admit_with(other).reasons, [ReceiptReason::OtherBoot]);
     let other = receipt(&|v| v["files"][0]["identity"]["mnt_id"] = 1.into());
-    assert!(matches!(admit_with(other).reasons.as_slice(), [Reason::IdentityChanged { .. }]));
+    assert!(matches!(admit_with(other).reasons.as_slice(), [ReceiptReason::IdentityChanged { .. }]));
     let other = receipt(&|v| v["filesystem"]["fsid"] = 1.into());
-    assert!(admit_with(other).reasons.iter().all(|r| matches!(r, Reason::OtherFileSystem { .. })));
+    assert!(admit_with(other).reasons.iter().all(|r| matches!(r, ReceiptReason::OtherFileSystem { .. })));
     let stepped = receipt(&|v| {
         v["fine_stamps"] = false.into();
         v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") + 2_000_000_000).into();
     });
-    assert!(matches!(admit_with(stepped).reasons.as_slice(), [Reason::ClockStepped { by_ms: -2100..=-1900 }]));
+    assert!(matches!(admit_with(stepped).reasons.as_slice(), [ReceiptReason::ClockStepped { by_ms: -2100..=-1900 }]));
     let mut how = set.how();
     how.max_age = Some(Duration::from_secs(3600));
     let day_old = receipt(&|v| {
         v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") - 86_400_000_000_000).into();
     });
     let outcome = admit(&set.subject(), Ok(day_old), &how).expect("decided");
-    assert!(matches!(outcome.reasons.as_slice(), [Reason::TooOld { .. }]), "{:?}", outcome.reasons);
+    assert!(matches!(outcome.reasons.as_slice(), [ReceiptReason::TooOld { .. }]), "{:?}", outcome.reasons);
     assert_eq!(outcome.trust, Trust::Blake3);
 
     // On a disk, device number and mount id may change over a reboot; what stays is the rest.
@@ -274,7 +279,7 @@ fn old_receipts_and_other_boots() {
 fn resign(value: &serde_json::Value) -> Receipt {
     match Receipt::from_bytes(&serde_json::to_vec(value).expect("JSON"), "edited".into()) {
         Ok(receipt) => receipt,
-        Err(Reason::ReceiptDamaged { why, .. }) => {
+        Err(ReceiptReason::ReceiptDamaged { why, .. }) => {
             let mut value = value.clone();
             value["checksum_blake3"] = why.rsplit(' ').next().expect("a word").into();
             Receipt::from_bytes(&serde_json::to_vec(&value).expect("JSON"), "edited".into()).expect("signed")
@@ -289,13 +294,11 @@ fn a_file_open_for_writing_gets_no_receipt() {
         let set = Set::new(dir, 2);
         let writer = File::options().write(true).open(set.path(1)).expect("open");
         match issue(&set.subject(), &set.how()).expect("the bytes are right") {
-            Verdict::VerifiedUntrusted { files, reasons } => {
+            ReceiptVerdict::VerifiedUntrusted { files, reasons } => {
                 assert_eq!(files.len(), 2);
-                assert!(
-                    reasons.iter().all(
-                        |r| matches!(r, Reason::OpenForWriting { name } if *name == set.files[1].name.to_string())
-                    )
-                );
+                assert!(reasons.iter().all(
+                    |r| matches!(r, ReceiptReason::OpenForWriting { name } if *name == set.files[1].name.to_string())
+                ));
                 assert!(!reasons.is_empty());
             }
             other => panic!("{other:?}"),
@@ -371,8 +374,8 @@ fn a_writer_with_a_dirty_mapping_is_never_trusted() {
                 writer.ask(command);
             }
             match issue(&set.subject(), &set.how()).expect("the bytes are right") {
-                Verdict::VerifiedUntrusted { reasons, .. } => {
-                    assert!(reasons.iter().any(|r| matches!(r, Reason::OpenForWriting { .. })), "{reasons:?}");
+                ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
+                    assert!(reasons.iter().any(|r| matches!(r, ReceiptReason::OpenForWriting { .. })), "{reasons:?}");
                 }
                 other => panic!("{other:?}"),
             }
@@ -387,7 +390,7 @@ fn a_writer_with_a_dirty_mapping_is_never_trusted() {
         };
         let mut how = set.how();
         how.progress = Progress::new(&store);
-        assert!(!matches!(issue(&set.subject(), &how), Ok(Verdict::Trusted(_))));
+        assert!(!matches!(issue(&set.subject(), &how), Ok(ReceiptVerdict::Trusted(_))));
         writer.into_inner().expect("no panic").kill();
         // Now the bytes differ, or were stored twice; either way the truth comes out.
         let good = std::fs::read(set.path(0)).expect("there") == bytes(SIZE, 0);
@@ -410,8 +413,8 @@ fn a_file_replaced_while_it_is_hashed_gets_no_receipt() {
     let mut how = set.how();
     how.progress = Progress::new(&replace);
     match issue(&set.subject(), &how).expect("our handle kept the right bytes") {
-        Verdict::VerifiedUntrusted { reasons, .. } => {
-            assert!(reasons.iter().any(|r| matches!(r, Reason::NameMoved { .. })), "{reasons:?}");
+        ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
+            assert!(reasons.iter().any(|r| matches!(r, ReceiptReason::NameMoved { .. })), "{reasons:?}");
         }
         other => panic!("{other:?}"),
     }
@@ -436,9 +439,9 @@ fn without_waiting_a_fresh_file_is_trusted_only_where_stamps_are_fine() {
     let mut how = set.how();
     how.quiet = Quiet::GiveUp;
     match issue(&set.subject(), &how).expect("verified") {
-        Verdict::Trusted(receipt) => assert!(receipt.fine_stamps),
-        Verdict::VerifiedUntrusted { reasons, .. } => {
-            assert!(reasons.iter().all(|r| matches!(r, Reason::NotQuiet { .. })), "{reasons:?}");
+        ReceiptVerdict::Trusted(receipt) => assert!(receipt.fine_stamps),
+        ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
+            assert!(reasons.iter().all(|r| matches!(r, ReceiptReason::NotQuiet { .. })), "{reasons:?}");
         }
     }
 }

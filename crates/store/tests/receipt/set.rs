@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use b70_store::{Admission, Expected, Extras, How, Receipt, RelPath, Root, Sha256, Subject, Verdict, admit, issue};
+use b70_store::{
+    Admission, Expected, Extras, HashOptions, Receipt, ReceiptVerdict, RelPath, Root, Sha256, Subject, admit, issue,
+};
 
 use crate::common::{bytes, name, root};
 use crate::{FORMAT, RECEIPT, SIZE};
@@ -47,13 +49,13 @@ impl Set {
         }
     }
 
-    pub(crate) fn how(&self) -> How<'_> {
-        How::default()
+    pub(crate) fn how(&self) -> HashOptions<'_> {
+        HashOptions::default()
     }
 
     pub(crate) fn issue(&self) -> Receipt {
         match issue(&self.subject(), &self.how()).expect("verified") {
-            Verdict::Trusted(receipt) => *receipt,
+            ReceiptVerdict::Trusted(receipt) => *receipt,
             other => panic!("{other:?}"),
         }
     }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, thread, time::Duration};
 
 use b70_client::BaseUrl;
-use b70_procguard::{Cards, Evidence, Host, PciAddress, ProcStat, Usage, UsageOptions, port_owners};
+use b70_procguard::{Cards, Host, PciAddress, ProcStat, Usage, UsageOptions, UseEvidence, port_owners};
 
 /// Between the two looks at a process.
 const SAMPLE: Duration = Duration::from_millis(400);
@@ -78,10 +78,10 @@ pub(super) fn observe(host: &Host, pid: u32, card: Option<PciAddress>) -> Activi
             .filter(|c| card.is_none_or(|pci| pci == c.pci))
             .filter_map(|c| c.owners.iter().find(mine))
             .collect();
-        if owned.iter().any(|owner| owner.evidence.contains(&Evidence::FdinfoActive)) {
+        if owned.iter().any(|owner| owner.evidence.contains(&UseEvidence::FdinfoActive)) {
             return Activity::Working(format!("engines of process {pid} worked within {:.1} s", SAMPLE.as_secs_f64()));
         }
-        if owned.iter().any(|owner| owner.evidence.contains(&Evidence::FdinfoVram)) {
+        if owned.iter().any(|owner| owner.evidence.contains(&UseEvidence::FdinfoVram)) {
             let stuck = if state.state == 'D' { "; it waits in the kernel (state D)" } else { "" };
             return Activity::Idle(format!(
                 "process {pid} holds memory of the card and its engines did nothing for {:.1} s{stuck}",

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 const RESERVE: Duration = Duration::from_millis(600);
 
 /// A verdict with its reason.
-type Verdict = (State, String);
+type CardVerdict = (State, String);
 
 struct Prober<'a> {
     url: &'a str,
@@ -96,7 +96,7 @@ impl Prober<'_> {
         self.steps.push(ProbeStep { call: call.into(), code, detail, seconds });
     }
 
-    fn run(&mut self) -> Result<Verdict, WorkerError> {
+    fn run(&mut self) -> Result<CardVerdict, WorkerError> {
         if let Some(verdict) = self.health()? {
             return Ok(verdict);
         }
@@ -110,7 +110,7 @@ impl Prober<'_> {
     }
 
     /// `None`: it is there and has its model.
-    fn health(&mut self) -> Result<Option<Verdict>, WorkerError> {
+    fn health(&mut self) -> Result<Option<CardVerdict>, WorkerError> {
         let started = Instant::now();
         // All of the time: the HTTP threads of an overloaded machine may be late without being dead.
         let answer = self.endpoint(self.left().saturating_sub(RESERVE))?.health();
@@ -146,7 +146,7 @@ impl Prober<'_> {
         b70_client::BaseUrl::parse(self.url).is_ok_and(|base| base.is_loopback())
     }
 
-    fn props(&mut self) -> Result<Option<Verdict>, WorkerError> {
+    fn props(&mut self) -> Result<Option<CardVerdict>, WorkerError> {
         let started = Instant::now();
         let answer = self.endpoint(self.left().saturating_sub(RESERVE))?.props();
         let asleep = matches!(&answer, Ok(props) if props.is_sleeping == Some(true));
@@ -166,7 +166,7 @@ impl Prober<'_> {
     }
 
     /// What a failed call means; `None` if only that call is not offered.
-    fn failed(&mut self, error: &ClientError, silence: &str) -> Result<Option<Verdict>, WorkerError> {
+    fn failed(&mut self, error: &ClientError, silence: &str) -> Result<Option<CardVerdict>, WorkerError> {
         Ok(match error.kind() {
             ErrorKind::Timeout { .. } => Some(self.silent(silence)),
             ErrorKind::Connect { .. } | ErrorKind::Disconnected { .. } | ErrorKind::Io { .. } => {
@@ -181,7 +181,7 @@ impl Prober<'_> {
     }
 
     /// Looks at `/slots` until it is idle, or progress or its absence is certain.
-    fn slots(&mut self) -> Result<Option<Verdict>, WorkerError> {
+    fn slots(&mut self) -> Result<Option<CardVerdict>, WorkerError> {
         let mut first: Option<BTreeMap<i64, Progress>> = None;
         loop {
             let started = Instant::now();
@@ -217,7 +217,7 @@ impl Prober<'_> {
         }
     }
 
-    fn completion(&mut self) -> Result<Verdict, WorkerError> {
+    fn completion(&mut self) -> Result<CardVerdict, WorkerError> {
         let started = Instant::now();
         let request = CompletionRequest::cold(Api::Native, "1", 1);
         let mut got = false;
@@ -253,7 +253,7 @@ impl Prober<'_> {
     }
 
     /// Nothing came in time: is it a long batch, or a hang?
-    fn silent(&mut self, what: &str) -> Verdict {
+    fn silent(&mut self, what: &str) -> CardVerdict {
         if let Some(event) = self.kernel.gravest().filter(|event| event.kind >= KernelEventKind::EngineReset) {
             return (State::Wedged, format!("{what}, and its card was reset or lost: {}", event.message));
         }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use b70_procguard::{Host, Signaller};
-use b70_worker::{GpuMode, Lane, Plan, ResolveOptions, StartChecks, StartOptions, StopOptions, Supervisor};
+use b70_worker::{GpuMode, Lane, ResolveOptions, StartChecks, StartOptions, StopOptions, Supervisor, WorkerPlan};
 use serde_json::{Value, json};
 
 /// A free port of this moment, below the range of outgoing connections.
@@ -100,7 +100,7 @@ impl Bench {
         act(&Supervisor { lane: &lane, host: &self.host, local: true, mode: self.mode, lease_root, resolve, checks })
     }
 
-    pub(crate) fn start_within(&self, wait: f64) -> Plan {
+    pub(crate) fn start_within(&self, wait: f64) -> WorkerPlan {
         let interrupted = AtomicBool::new(false);
         let options = StartOptions {
             wait: Duration::from_secs_f64(wait),
@@ -111,11 +111,11 @@ impl Bench {
         self.with(|s| s.start(&[], &options)).unwrap()
     }
 
-    pub(crate) fn start(&self) -> Plan {
+    pub(crate) fn start(&self) -> WorkerPlan {
         self.start_within(90.0)
     }
 
-    pub(crate) fn stop_with(&self, wait: f64, kill: Option<f64>) -> Plan {
+    pub(crate) fn stop_with(&self, wait: f64, kill: Option<f64>) -> WorkerPlan {
         let options = StopOptions {
             wait: Duration::from_secs_f64(wait),
             kill_after: kill.map(Duration::from_secs_f64),
@@ -125,7 +125,7 @@ impl Bench {
         self.with(|s| s.stop(&[], &options)).unwrap()
     }
 
-    pub(crate) fn restart(&self) -> Plan {
+    pub(crate) fn restart(&self) -> WorkerPlan {
         let interrupted = AtomicBool::new(false);
         let (signaller, progress) = (&self.signaller, &|_: &str, _: &str| {});
         let stop = StopOptions { wait: Duration::from_secs(60), kill_after: None, signaller, progress };
@@ -133,7 +133,7 @@ impl Bench {
         self.with(|s| s.restart(&[], &stop, &start)).unwrap()
     }
 
-    pub(crate) fn stop(&self) -> Plan {
+    pub(crate) fn stop(&self) -> WorkerPlan {
         self.stop_with(60.0, None)
     }
 }
@@ -152,6 +152,6 @@ impl Drop for Bench {
 }
 
 /// All reasons of a plan in one text.
-pub(crate) fn reasons(plan: &Plan) -> String {
+pub(crate) fn reasons(plan: &WorkerPlan) -> String {
     plan.plan.iter().flat_map(|a| a.reasons.clone()).collect::<Vec<_>>().join("\n")
 }
