@@ -16,7 +16,7 @@ pub fn tensor_identity(layout: &dyn Layout, model: Sha256Hex, name: &str, shape:
         target_model_sha256: model,
         tensor_name: name.to_owned(),
         tensor_shape: [shape.k, shape.n],
-        tensor_type: layout.source_type().name.to_owned(),
+        tensor_type: layout.source_type().ggml_name().to_owned(),
         pack_layout_version: descriptor.version,
         target_architecture: descriptor.architecture.to_owned(),
         layout_name: (descriptor.name != LAB_LAYOUT).then(|| descriptor.name.to_owned()),

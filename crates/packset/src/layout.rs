@@ -4,6 +4,7 @@
 //! trait (plans, keys, set directories, verification, staging) is neutral to it; a layout's name occurs only in its own
 //! crate, in plans and in documents.
 
+use b70_gguf::GgmlType;
 use std::ops::Range;
 
 use b70_manifest::pack::{LayoutRecord, PlanRules};
@@ -25,19 +26,6 @@ impl std::fmt::Display for MatrixShape {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "({}, {})", self.k, self.n)
     }
-}
-
-/// The tensor type a layout packs: ggml's id and name, and the size of its block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SourceType {
-    /// ggml's type id, 2 for Q4_0.
-    pub id: u32,
-    /// The name used in documents, `GGML_TYPE_Q4_0`.
-    pub name: &'static str,
-    /// Elements in a block.
-    pub block_elements: u64,
-    /// Bytes of a block.
-    pub block_bytes: u64,
 }
 
 /// The names by which keys, plans and the index know a layout.
@@ -152,7 +140,7 @@ pub trait Layout: Send + Sync {
     fn plans(&self) -> Vec<BuiltInPlan>;
 
     /// The tensor type it packs.
-    fn source_type(&self) -> SourceType;
+    fn source_type(&self) -> GgmlType;
 
     /// Rows that must stay together; bands are multiples of it.
     fn row_group(&self) -> u64;

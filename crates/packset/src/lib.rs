@@ -55,11 +55,12 @@ mod trust;
 mod unpack;
 mod verify;
 
+pub use b70_gguf::GgmlType;
 pub use error::{PackError, TensorProblem};
 pub use index::{payload_table_sha256, runtime_index};
 pub use inspect::{InspectStatus, InspectedTensor, Inspection, inspect};
 pub use keys::{KeyRow, KeyTable, plan_keys, set_identity, tensor_identity};
-pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
+pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, Threads};
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::Model;
 pub use output::output_schemas;

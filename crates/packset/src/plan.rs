@@ -278,11 +278,11 @@ fn select_listed(
         };
         taken.insert(&tensor.name);
         let source = layout.source_type();
-        if tensor.ggml_type.id() != source.id {
+        if tensor.ggml_type != source {
             problems.push(TensorProblem::Type {
                 name,
                 found: tensor.ggml_type.name().to_owned(),
-                expected: source.name.trim_start_matches("GGML_TYPE_").to_owned(),
+                expected: source.name().to_owned(),
             });
             continue;
         }
@@ -303,7 +303,7 @@ fn select_listed(
     let skipped = model
         .tensors()
         .iter()
-        .filter(|tensor| !taken.contains(&tensor.name) && tensor.ggml_type.id() == layout.source_type().id)
+        .filter(|tensor| !taken.contains(&tensor.name) && tensor.ggml_type == layout.source_type())
         .map(|tensor| SkippedTensor::of(tensor, "not named by the plan".to_owned()))
         .collect();
     (selected, skipped)
@@ -312,12 +312,8 @@ fn select_listed(
 /// The shape of a tensor that the layout can take, or the reason it cannot.
 fn eligible(tensor: &Tensor, layout: &dyn Layout) -> Result<MatrixShape, String> {
     let source = layout.source_type();
-    if tensor.ggml_type.id() != source.id {
-        return Err(format!(
-            "type {}; the layout packs {}",
-            tensor.ggml_type.name(),
-            source.name.trim_start_matches("GGML_TYPE_")
-        ));
+    if tensor.ggml_type != source {
+        return Err(format!("type {}; the layout packs {}", tensor.ggml_type.name(), source.name()));
     }
     let [k, n] = tensor.shape[..] else {
         return Err(format!("{} dimensions; the layout packs matrices of 2", tensor.shape.len()));

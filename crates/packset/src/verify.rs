@@ -201,7 +201,7 @@ pub(crate) fn implied_index(document: &PackSet, layout: &dyn Layout) -> Result<S
         document.key,
         document.source_model.sha256,
         layout.descriptor(),
-        layout.source_type().id,
+        layout.source_type().id(),
         &document.tensors,
     )?)
 }

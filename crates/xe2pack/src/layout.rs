@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use b70_manifest::pack::LayoutRecord;
-use b70_packset::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, SourceType, Threads};
+use b70_packset::{BuiltInPlan, GgmlType, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, Threads};
 
-use crate::geometry::{BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, TILE_ROWS};
+use crate::geometry::{Geometry, TILE_ROWS};
 use crate::kernels::Kernel;
 
 /// The layout's names in keys, plans and documents.
@@ -58,8 +58,8 @@ impl Layout for Xe2DpasV2 {
         crate::plans::plans()
     }
 
-    fn source_type(&self) -> SourceType {
-        SourceType { id: 2, name: "GGML_TYPE_Q4_0", block_elements: BLOCK_ELEMENTS, block_bytes: BLOCK_BYTES }
+    fn source_type(&self) -> GgmlType {
+        GgmlType::Q4_0
     }
 
     fn row_group(&self) -> u64 {

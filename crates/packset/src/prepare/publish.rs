@@ -29,7 +29,7 @@ impl Run<'_> {
             self.set_key,
             self.sha256,
             self.layout.descriptor(),
-            self.layout.source_type().id,
+            self.layout.source_type().id(),
             entries,
         )?;
         let existing = self.set.read_manifest().ok().filter(|(document, _)| self.says(document, entries, &index));

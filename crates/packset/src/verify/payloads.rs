@@ -87,7 +87,7 @@ pub(super) fn check_against(
             failures.add(code, "the model has no such tensor");
             continue;
         };
-        if source.shape != tensor.identity.tensor_shape || source.ggml_type.id() != layout.source_type().id {
+        if source.shape != tensor.identity.tensor_shape || source.ggml_type != layout.source_type() {
             failures.add(code, format!("the model's tensor is {} {:?}", source.ggml_type.name(), source.shape));
             continue;
         }
