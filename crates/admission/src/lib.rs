@@ -61,9 +61,9 @@ mod output;
 mod registry;
 
 pub use cache::{
-    CacheLookup, CacheStatus, DropAction, DropPlan, ENTRY_FORMAT, ENTRY_NAME, ModelCache, ModelSource, ModelSourceFile,
-    PrepareAction, PrepareRequest, PreparedModel, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile,
-    model_fault, model_sha256, resident_bytes,
+    CacheLookup, CacheStatus, DropAction, DropPlan, ModelCache, ModelSource, ModelSourceFile, PrepareAction,
+    PrepareRequest, PreparedModel, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_fault,
+    model_sha256, resident_bytes,
 };
 pub use documents::{
     ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts, Known,
@@ -71,11 +71,10 @@ pub use documents::{
 };
 pub use error::AdmissionError;
 pub use fingerprint::{
-    DEFAULT_BINARIES, FINGERPRINT_FORMAT, FingerprintReport, FingerprintRequest, fingerprint, fingerprint_sha256,
-    host_facts,
+    DEFAULT_BINARIES, FingerprintReport, FingerprintRequest, fingerprint, fingerprint_sha256, host_facts,
 };
 pub use output::{AdmittedPath, Entries, ListedRecords, OutputDocument, PreparedEntries, output_schemas};
 pub use registry::{
-    Artifact, GcPlan, GcRecord, Listed, REGISTRY_FORMAT, RegisterOutcome, RegisterRequest, Registered, Registry,
-    RegistryVerdict, folder_sha256, pack_key,
+    Artifact, GcPlan, GcRecord, Listed, RegisterOutcome, RegisterRequest, Registered, Registry, RegistryVerdict,
+    pack_key,
 };

@@ -10,7 +10,8 @@
 //! # let path = folder.path().join("model.gguf");
 //! # let mut writer = GgufWriter::new();
 //! # writer.metadata("general.architecture", "llama").tensor("blk.0.ffn_up.weight", GgmlType::Q4_0, &[64, 16], vec![7; 576]);
-//! # writer.tensor("blk.0.attn_norm.weight", GgmlType::F32, &[64], vec![0; 256]).write_file(&path)?;
+//! # writer.tensor("blk.0.attn_norm.weight", GgmlType::F32, &[64], vec![0; 256]);
+//! # writer.write_file(&path)?;
 //! let model = SplitModel::open(&path)?; // one file, or any shard of a split model
 //! for tensor in model.tensors().iter().filter(|tensor| tensor.ggml_type == GgmlType::Q4_0) {
 //!     let bytes = model.read_tensor(tensor)?;
@@ -22,7 +23,8 @@
 //!
 //! # A pack set: prepared, verified, opened
 //! ```
-//! use b70kit::packs::{Depth, Model, Plan, PrepareOptions, SetDir, VerifyOptions, Xe2DpasV2, prepare, verify};
+//! use b70kit::packs::{Depth, Model, PrepareOptions, SetDir, TensorPlan, VerifyOptions, VerifyStatus, Xe2DpasV2};
+//! use b70kit::packs::{prepare, verify};
 //!
 //! # use b70kit::gguf::{GgmlType, GgufWriter};
 //! # let folder = tempfile::tempdir()?;
@@ -31,12 +33,12 @@
 //! # writer.metadata("general.architecture", "llama").tensor("blk.0.ffn_up.weight", GgmlType::Q4_0, &[64, 16], vec![7; 576]);
 //! # writer.write_file(&path)?;
 //! let layout = Xe2DpasV2::new();
-//! let plan = Plan::built_in("all-q4_0", &layout).expect("a plan of this name");
+//! let plan = TensorPlan::built_in("all-q4_0", &layout).expect("a plan of this name");
 //! let prepared = prepare(&Model::open(&path)?, &plan, &layout, &PrepareOptions::new(&cache_root))?;
 //!
 //! let set = SetDir::open(&cache_root, prepared.set_key)?;
 //! let options = VerifyOptions { depth: Depth::Deep, ..VerifyOptions::default() };
-//! assert!(verify(&set, &layout, &options)?.is_ready());
+//! assert_eq!(verify(&set, &layout, &options)?.status, VerifyStatus::Ready);
 //! let (manifest, _) = set.read_manifest()?;
 //! assert_eq!(manifest.tensors[0].identity.tensor_name, "blk.0.ffn_up.weight");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

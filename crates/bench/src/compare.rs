@@ -17,10 +17,10 @@ use crate::row::burst_gap_mean_s;
 use crate::stats::{mean, noise_floor};
 
 /// From this many cards on, the bootstrap has a say beside the t interval.
-pub const BOOTSTRAP_DECIDES_FROM_CARDS: usize = 6;
+pub(crate) const BOOTSTRAP_DECIDES_FROM_CARDS: usize = 6;
 
 /// What every comparison and report says about single runs.
-pub const ONE_RUN_NOTE: &str = "One run never ranks cards or configurations: differences between the cards of one run mix \
+pub(crate) const ONE_RUN_NOTE: &str = "One run never ranks cards or configurations: differences between the cards of one run mix \
     the card, the text each card happened to generate, and the order of the runs.";
 
 /// One run of one endpoint, ready to compare.

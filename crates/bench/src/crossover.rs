@@ -68,7 +68,7 @@ pub struct CrossoverEstimate {
 
 /// Least squares of card contrasts on their order. `None` without at least one degree of freedom, or if all cards ran in
 /// one order only.
-pub fn crossover_estimate(cards: &[CardUnits], confidence: f64) -> Option<CrossoverEstimate> {
+pub(crate) fn crossover_estimate(cards: &[CardUnits], confidence: f64) -> Option<CrossoverEstimate> {
     let contrasts: Option<Vec<(f64, f64)>> = cards.iter().map(contrast).collect();
     let contrasts = contrasts?;
     let fit = Fit::of(&contrasts)?;
@@ -164,7 +164,7 @@ pub struct BootstrapEstimate {
 /// too narrow for a handful of cards: with one card per order it holds no spread between cards at all.
 ///
 /// `None` if the estimate itself does not exist, or for no draws. The same seed gives the same interval.
-pub fn hierarchical_bootstrap(
+pub(crate) fn hierarchical_bootstrap(
     cards: &[CardUnits],
     confidence: f64,
     draws: usize,

@@ -62,28 +62,22 @@ pub use calibrate::{
     RunStatus, Target, parse_endpoint, targets_of_workers, write_document,
 };
 pub use compare::{
-    BOOTSTRAP_DECIDES_FROM_CARDS, CardComparison, CompareError, CompareOptions, CompareRun, ComparisonReason,
-    CrossoverComparison, FloorRule, ONE_RUN_NOTE, aa_floor, compare,
+    CardComparison, CompareError, CompareOptions, CompareRun, ComparisonReason, CrossoverComparison, FloorRule,
+    aa_floor, compare,
 };
 pub use compare_files::compare_files;
-pub use crossover::{
-    BootstrapEstimate, CardUnits, CrossoverEstimate, PairedUnit, crossover_estimate, hierarchical_bootstrap,
-};
+pub use crossover::{BootstrapEstimate, CardUnits, CrossoverEstimate, PairedUnit};
 pub use export::{ExportError, LocalMaxxing, Submission, export_localmaxxing};
 pub use identity::{IdentityInputs, recipe_sha256};
 pub use load::{
     Disagreement, LoadError, LoadedResult, ResultSource, VerifyReport, load_arms, load_folder, load_result,
 };
-pub use metrics::{BURST_GAP_S, Bursts, WINDOW_EVENTS, WindowRates, bursts, window_rates};
+pub use metrics::{Bursts, WindowRates, bursts};
 pub use report::{ReportDocument, ReportedResult, html_report, text_report};
-pub use row::{
-    Asked, TIMING_TEXT, TIMING_TOKENS, burst_gap_mean_s, complete_row, error_code, failed_row, metric_offsets,
-    recompute_row,
-};
-pub use stats::{ClassBalanced, Summary, class_balanced, mean, median, noise_floor, percentile, stdev, t_quantile};
+pub use row::{Asked, complete_row, error_code, failed_row, recompute_row};
+pub use stats::{ClassBalanced, Summary, class_balanced, mean, median, noise_floor, percentile, stdev};
 pub use suite::{Suite, SuiteError, SuitePrompt, SuiteReport};
-pub use summary::{CLASS_BALANCED_METRIC, LEGACY_METRIC, PRIMARY_METRIC, summarise};
-pub use telemetry::sample_sensors;
+pub use summary::summarise;
 
 /// JSON Schemas of what this crate's commands print, for `docs/schemas/output`.
 pub fn output_schemas() -> Vec<b70_manifest::schema::SchemaEntry> {

@@ -7,10 +7,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Events in the metric window: tokens 1 to 100 after the first.
-pub const WINDOW_EVENTS: usize = 100;
+pub(crate) const WINDOW_EVENTS: usize = 100;
 
 /// A pause longer than this separates two bursts, in seconds: tokens of one verification arrive together.
-pub const BURST_GAP_S: f64 = 0.020;
+pub(crate) const BURST_GAP_S: f64 = 0.020;
 
 /// The two rates of a window of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -31,7 +31,7 @@ pub struct WindowRates {
 /// assert!((rates.legacy.unwrap() - 50.0 * 100.0 / 99.0).abs() < 1e-9);
 /// assert_eq!(b70_bench::window_rates(&offsets[..99], 100).interval, None);
 /// ```
-pub fn window_rates(offsets: &[f64], window: usize) -> WindowRates {
+pub(crate) fn window_rates(offsets: &[f64], window: usize) -> WindowRates {
     if window < 2 || offsets.len() < window || !is_ordered(&offsets[..window]) {
         return WindowRates::default();
     }

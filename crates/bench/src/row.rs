@@ -9,9 +9,9 @@ use crate::metrics::{BURST_GAP_S, Bursts, WindowRates, bursts, window_rates};
 use crate::suite::SuitePrompt;
 
 /// The offsets come from the events that brought text.
-pub const TIMING_TEXT: &str = "openai_stream_content_or_reasoning_delta";
+pub(crate) const TIMING_TEXT: &str = "openai_stream_content_or_reasoning_delta";
 /// The offsets come from the token ids in the events; ids of one event share its offset.
-pub const TIMING_TOKENS: &str = "openai_stream_token_ids_chunk_timestamp";
+pub(crate) const TIMING_TOKENS: &str = "openai_stream_token_ids_chunk_timestamp";
 
 /// Which request of a run a row is of.
 #[derive(Clone, Copy, Debug)]
@@ -210,12 +210,12 @@ fn reported(count: &Reported) -> Option<Value> {
 }
 
 /// The offsets the metric rests on: of the token ids if there are any, else of the events with text.
-pub fn metric_offsets(row: &CalibrationRow) -> &[f64] {
+pub(crate) fn metric_offsets(row: &CalibrationRow) -> &[f64] {
     if row.token_id_offsets_s.is_empty() { &row.chunk_offsets_s } else { &row.token_id_offsets_s }
 }
 
 /// Mean time from burst to burst within the window, in seconds.
-pub fn burst_gap_mean_s(row: &CalibrationRow) -> Option<f64> {
+pub(crate) fn burst_gap_mean_s(row: &CalibrationRow) -> Option<f64> {
     row.extra.get("burst_gap_s_mean").and_then(Value::as_f64)
 }
 

@@ -120,7 +120,7 @@ pub fn class_balanced<'a>(values: impl IntoIterator<Item = (&'a str, f64)>) -> C
 }
 
 /// The quantile of Student's t with `df` degrees of freedom; `None` for `df` < 1 or `p` outside (0, 1).
-pub fn t_quantile(p: f64, df: usize) -> Option<f64> {
+pub(crate) fn t_quantile(p: f64, df: usize) -> Option<f64> {
     if df == 0 || !(p > 0.0 && p < 1.0) {
         return None;
     }

@@ -8,11 +8,11 @@ use serde_json::{Map, json};
 use crate::stats::{ClassBalanced, Summary, class_balanced};
 
 /// The primary metric: 99 intervals over the time from the 1st to the 100th event.
-pub const PRIMARY_METRIC: &str = "tok_s_1_100_intervals_after_ttft";
+pub(crate) const PRIMARY_METRIC: &str = "tok_s_1_100_intervals_after_ttft";
 /// The same with every prompt class of one weight: the summary of the class medians.
-pub const CLASS_BALANCED_METRIC: &str = "class_balanced_tok_s_1_100_intervals_after_ttft";
+pub(crate) const CLASS_BALANCED_METRIC: &str = "class_balanced_tok_s_1_100_intervals_after_ttft";
 /// The older figure, interval × 100/99, under the name that says so.
-pub const LEGACY_METRIC: &str = "tok_s_1_100_after_ttft_legacy_inclusive_events";
+pub(crate) const LEGACY_METRIC: &str = "tok_s_1_100_after_ttft_legacy_inclusive_events";
 
 /// Summaries of a run by metric; failed rows contribute nothing. Rates are per second, `_ms` milliseconds.
 ///

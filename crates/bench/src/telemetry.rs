@@ -19,7 +19,7 @@ const INPUTS: [(&str, &str, f64); 6] = [
 ///
 /// Sources: `/sys/bus/pci/devices/<card>/hwmon/*` (temperatures, power, energy, fans, voltages) and the drivers' clock
 /// files, `tile*/gt*/freq*/act_freq` of xe and `drm/card*/gt_act_freq_mhz` of i915.
-pub fn sample_sensors(host: &Host, card: PciAddress) -> Option<Map<String, Value>> {
+pub(crate) fn sample_sensors(host: &Host, card: PciAddress) -> Option<Map<String, Value>> {
     let device = format!("/sys/bus/pci/devices/{card}");
     let list = |path: &str| host.list(path).unwrap_or_default();
     let number = |path: &str| host.read_text(path).ok()?.trim().parse::<f64>().ok();

@@ -371,7 +371,7 @@ impl Defect {
                 "string is too long",
                 Some(&field.to_string()),
                 format!("{length} bytes"),
-                format!("{} bytes at most", crate::MAX_STRING_BYTES),
+                format!("{} bytes at most", crate::parse::MAX_STRING_BYTES),
             ),
             Self::StringPastEnd { field, length, remaining } => line(
                 "string reaches past the end of the file",
@@ -402,7 +402,7 @@ impl Defect {
                 "array is too long",
                 Some(key),
                 format!("{count} elements"),
-                format!("{} elements at most", crate::MAX_ARRAY_ELEMENTS),
+                format!("{} elements at most", crate::parse::MAX_ARRAY_ELEMENTS),
             ),
             Self::ArrayPastEnd { key, count, element_bytes, remaining } => line(
                 "array reaches past the end of the file",

@@ -55,10 +55,7 @@ pub use directory::{Directory, Header, MetadataEntry, Tensor};
 pub use encode::{MetadataArray, MetadataValue};
 pub use error::{Defect, Field, GgufError, Impostor};
 pub use file::{DEFAULT_DIRECTORY_LIMIT, GgufFile, OpenError};
-pub use parse::{
-    ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_ARRAY_ELEMENTS, MAX_DIMENSIONS, MAX_STRING_BYTES, MAX_TENSOR_NAME_BYTES,
-};
-pub use split::{SPLIT_COUNT_KEY, SPLIT_NO_KEY, SPLIT_TENSORS_KEY, ShardName, SplitModel};
+pub use split::{ShardName, SplitModel};
 pub use split_error::SplitError;
 pub use types::GgmlType;
 pub use value::{Array, ArrayIter, Value, ValueType};

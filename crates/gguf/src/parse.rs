@@ -8,17 +8,17 @@ use crate::types::GgmlType;
 use crate::value::{Array, Value, ValueType};
 
 /// Longest string the format's readers take: 1 GiB.
-pub const MAX_STRING_BYTES: u64 = 1 << 30;
+pub(crate) const MAX_STRING_BYTES: u64 = 1 << 30;
 /// Most elements of an array the format's readers take.
-pub const MAX_ARRAY_ELEMENTS: u64 = 1 << 30;
+pub(crate) const MAX_ARRAY_ELEMENTS: u64 = 1 << 30;
 /// Most dimensions of a tensor.
-pub const MAX_DIMENSIONS: usize = 4;
+pub(crate) const MAX_DIMENSIONS: usize = 4;
 /// Longest tensor name, in bytes.
-pub const MAX_TENSOR_NAME_BYTES: u64 = 63;
+pub(crate) const MAX_TENSOR_NAME_BYTES: u64 = 63;
 /// Alignment of a file without `general.alignment`.
-pub const DEFAULT_ALIGNMENT: u32 = 32;
+pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 /// The metadata key that sets the alignment.
-pub const ALIGNMENT_KEY: &str = "general.alignment";
+pub(crate) const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// Key length, one byte of key, value type, one byte of value.
 const MIN_METADATA_BYTES: u64 = 8 + 1 + 4 + 1;

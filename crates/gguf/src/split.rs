@@ -17,11 +17,11 @@ use crate::split_error::SplitError;
 use crate::value::{Value, ValueType};
 
 /// Key of the shard's number, from 0.
-pub const SPLIT_NO_KEY: &str = "split.no";
+pub(crate) const SPLIT_NO_KEY: &str = "split.no";
 /// Key of the number of shards.
-pub const SPLIT_COUNT_KEY: &str = "split.count";
+pub(crate) const SPLIT_COUNT_KEY: &str = "split.count";
 /// Key of the number of tensors in all shards.
-pub const SPLIT_TENSORS_KEY: &str = "split.tensors.count";
+pub(crate) const SPLIT_TENSORS_KEY: &str = "split.tensors.count";
 
 /// A shard's file name, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]

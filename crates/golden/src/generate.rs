@@ -12,9 +12,9 @@ use crate::numeric::{
 };
 
 /// Bound of the weights' values.
-pub const WEIGHT_BOUND: f64 = 0.75;
+pub(crate) const WEIGHT_BOUND: f64 = 0.75;
 /// Bound of the inputs' values.
-pub const INPUT_BOUND: f64 = 1.25;
+pub(crate) const INPUT_BOUND: f64 = 1.25;
 /// Name of the weights' file.
 pub const WEIGHTS: &str = "weights.q4_0.bin";
 /// Name of the packed weights' file.

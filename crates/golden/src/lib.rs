@@ -50,24 +50,16 @@ mod numeric;
 mod set;
 
 pub use capture::{
-    CAPTURE_FORMAT, Capture, CaptureKernel, CaptureRole, CaptureRuntime, CaptureTensor, Dtype, Found, ImportReport,
-    captures_of, import,
+    Capture, CaptureKernel, CaptureRole, CaptureRuntime, CaptureTensor, Dtype, Found, ImportReport, import,
 };
 pub use corpus::{CaseState, CaseStatus, CorpusStatus, REQUIRED_CASES, read_corpus, status};
 pub use error::GoldenError;
-pub use focused::{
-    CardChoice, DEFAULT_TESTS, FocusedEvent, FocusedReport, FocusedRequest, focused, source_of_build, text_environment,
-};
-pub use generate::{
-    FixtureTensor, INPUT_BOUND, PACKED, SetParameters, WEIGHT_BOUND, WEIGHTS, expected_name, generate, input_name,
-};
-pub use numeric::{
-    BLOCK, Mt19937, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, contract_q4_0, contract_q8_1, f16_from_f64, ggml_q4_0,
-    ggml_q8_0, ggml_q8_1,
-};
+pub use focused::{CardChoice, DEFAULT_TESTS, FocusedEvent, FocusedReport, FocusedRequest, focused, text_environment};
+pub use generate::{FixtureTensor, PACKED, SetParameters, WEIGHTS, expected_name, generate, input_name};
+pub use numeric::{BLOCK, Mt19937, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, ggml_q4_0, ggml_q8_0, ggml_q8_1};
 pub use set::{
-    FixtureOptions, HEADER, HEADER_NAME, MANIFEST, PrepareReport, PrepareStatus, SET_FORMAT, SET_NAME, SetCheck,
-    TensorReport, prepare, verify,
+    FixtureOptions, HEADER, HEADER_NAME, MANIFEST, PrepareReport, PrepareStatus, SET_NAME, SetCheck, TensorReport,
+    prepare, verify,
 };
 
 /// Schemas of what `b70-golden` prints with `--json`, and of a capture's metadata.

@@ -23,7 +23,7 @@ pub const SET_NAME: &str = "mmvq-q4_0-q8_1-v1";
 /// Name of the set's manifest.
 pub const MANIFEST: &str = "manifest.json";
 /// Format of the manifest.
-pub const SET_FORMAT: &str = "qwen27-mmvp-q4_0-q8_1-golden-v1";
+pub(crate) const SET_FORMAT: &str = "qwen27-mmvp-q4_0-q8_1-golden-v1";
 /// Name of the C header that travels with every set.
 pub const HEADER_NAME: &str = "b70_golden.h";
 /// The C header: documents each file and reads it, so that a kernel can be tested from the folder alone.

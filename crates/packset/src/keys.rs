@@ -10,7 +10,7 @@ use crate::layout::{Layout, MatrixShape};
 use crate::plan::TensorPlan;
 
 /// The identity of one packed tensor; its canonical hash is the tensor key.
-pub fn tensor_identity(layout: &dyn Layout, model: Sha256Hex, name: &str, shape: MatrixShape) -> TensorIdentity {
+pub(crate) fn tensor_identity(layout: &dyn Layout, model: Sha256Hex, name: &str, shape: MatrixShape) -> TensorIdentity {
     let descriptor = layout.descriptor();
     TensorIdentity {
         target_model_sha256: model,
@@ -24,7 +24,7 @@ pub fn tensor_identity(layout: &dyn Layout, model: Sha256Hex, name: &str, shape:
 }
 
 /// The identity of a set; its canonical hash is the set key.
-pub fn set_identity(
+pub(crate) fn set_identity(
     layout: &dyn Layout,
     model: Sha256Hex,
     format_prefix: &str,

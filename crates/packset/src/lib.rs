@@ -59,7 +59,7 @@ pub use b70_gguf::GgmlType;
 pub use error::{PackError, TensorProblem};
 pub use index::{payload_table_sha256, runtime_index};
 pub use inspect::{InspectStatus, InspectedTensor, Inspection, inspect};
-pub use keys::{KeyRow, KeyTable, plan_keys, set_identity, tensor_identity};
+pub use keys::{KeyRow, KeyTable, plan_keys};
 pub use layout::{BuiltInPlan, Layout, LayoutDescriptor, LayoutError, MatrixShape, Segment, Threads};
 pub use manage::{GcAction, GcReport, SetList, SetRow, SetState, gc, list};
 pub use model::Model;
@@ -68,13 +68,10 @@ pub use plan::{SelectedTensor, SkippedTensor, TensorPlan, TensorSelection};
 #[doc(hidden)]
 pub use prepare::prepare_in;
 pub use prepare::{PrepareOptions, PreparedSet, prepare};
-pub use ram::{
-    DEFAULT_MIN_FREE, DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram,
-    stage_validate,
-};
+pub use ram::{DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram, stage_validate};
 pub use set::SetDir;
 pub use source::{ModelHash, SourceTrust};
-pub use spec::{PACKER_REVISION, model_hash, read_spec, spec_plan, tool_record};
+pub use spec::{model_hash, read_spec, spec_plan, tool_record};
 pub use stage::{Lookup, Stage, StagedTensor};
 pub use trust::PayloadTrust;
 #[doc(hidden)]

@@ -26,7 +26,7 @@ use crate::verify::{Depth, Expectation, FailureDetail, Failures, VerifyStatus, c
 const MAX_STAGE_FILE_BYTES: u64 = 1 << 20;
 
 /// Free memory that staging leaves by default.
-pub const DEFAULT_MIN_FREE: u64 = 8 << 30;
+pub(crate) const DEFAULT_MIN_FREE: u64 = 8 << 30;
 /// The same as people write it.
 pub const DEFAULT_MIN_FREE_TEXT: &str = "8GiB";
 
@@ -43,6 +43,19 @@ pub struct StageOptions<'a> {
     pub lock_timeout: Duration,
     /// Progress and cancellation.
     pub progress: Progress<'a>,
+}
+
+impl<'a> StageOptions<'a> {
+    /// Under `ram_root`, which must belong to the calling user; leaves 8 GiB free, waits a minute for another staging.
+    pub fn new(ram_root: &'a Path) -> Self {
+        Self {
+            ram_root,
+            uid: rustix::process::geteuid().as_raw(),
+            min_free: DEFAULT_MIN_FREE,
+            lock_timeout: Duration::from_secs(60),
+            progress: Progress::NONE,
+        }
+    }
 }
 
 /// The outcome of staging, or of validating a stage.

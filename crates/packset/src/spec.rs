@@ -14,7 +14,7 @@ use crate::source::ModelHash;
 
 /// Changes when the bytes of a payload, or what a set's documents say of them, change. The lab's packer of the same layout
 /// has revision 1, and the payloads are the same bytes.
-pub const PACKER_REVISION: u64 = 1;
+pub(crate) const PACKER_REVISION: u64 = 1;
 
 /// The packer as a set's documents name it.
 pub fn tool_record(name: &str, version: &str) -> ToolRecord {

@@ -2,7 +2,7 @@
 
 mod ids;
 
-pub use ids::{INTEL, device_name, is_b70, is_battlemage};
+pub(crate) use ids::{INTEL, device_name, is_battlemage};
 
 use std::{collections::BTreeMap, io};
 

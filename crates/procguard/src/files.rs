@@ -68,11 +68,6 @@ struct Wanted {
 /// At most this many files are enumerated beneath a directory; beyond it only paths are compared.
 const MAX_WALK: usize = 100_000;
 
-/// Who uses the file with this device and inode number (as `stat` gives them)?
-pub fn file_in_use(host: &Host, device: u64, inode: u64) -> io::Result<FilesInUse> {
-    scan(host, &Wanted { inodes: BTreeSet::from([(device, inode)]), ..Wanted::default() })
-}
-
 /// Who uses this file? Compared by device and inode, and for mappings also by path, because some file systems (btrfs,
 /// overlays) show mappings under another device number than `stat`.
 pub fn path_in_use(host: &Host, path: &Path) -> io::Result<FilesInUse> {
@@ -238,11 +233,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("held");
         let file = fs::File::create(&path).unwrap();
-        let meta = file.metadata().unwrap();
         let host = Host::real();
         let me = std::process::id();
         let finds = |r: &FilesInUse| r.users.iter().any(|u| u.pid == me && u.uses == [FileUse::Open]);
-        assert!(finds(&file_in_use(&host, meta.dev(), meta.ino()).unwrap()));
         assert!(finds(&path_in_use(&host, &path).unwrap()));
         assert!(finds(&directory_in_use(&host, dir.path()).unwrap()));
         fs::remove_file(&path).unwrap();

@@ -26,7 +26,7 @@ pub struct TcpSocket {
 }
 
 /// State of a listening socket.
-pub const TCP_LISTEN: u8 = 0x0a;
+pub(crate) const TCP_LISTEN: u8 = 0x0a;
 
 /// A process that holds a socket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -125,7 +125,7 @@ impl TcpSocket {
 }
 
 /// All TCP sockets of the looking process's network namespace.
-pub fn tcp_sockets(host: &Host) -> io::Result<Vec<TcpSocket>> {
+pub(crate) fn tcp_sockets(host: &Host) -> io::Result<Vec<TcpSocket>> {
     let mut all: Vec<TcpSocket> = host.read_text("/proc/net/tcp")?.lines().filter_map(TcpSocket::parse).collect();
     match host.read_text("/proc/net/tcp6") {
         Ok(text) => all.extend(text.lines().filter_map(TcpSocket::parse)),

@@ -57,7 +57,7 @@ pub fn file_system_of(fd: impl AsFd, path: &Path) -> Result<FileSystem> {
 }
 
 /// This boot, now.
-pub fn this_boot() -> Result<Boot> {
+pub(crate) fn this_boot() -> Result<Boot> {
     let path = Path::new("/proc/sys/kernel/random/boot_id");
     let boot_id = std::fs::read_to_string(path).map_err(|e| Error::io("read", path, e))?.trim().to_owned();
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();

@@ -87,7 +87,7 @@ pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
 pub use headroom::{Headroom, Limit, headroom, meminfo_bytes, memory_limits};
 pub use identity::{
-    Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope, file_system_of, identity_at, identity_of, this_boot,
+    Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope, file_system_of, identity_at, identity_of,
 };
 pub use lanes::{LaneKernel, Sha256Lanes};
 pub use leased::{LeasedFile, LeasedWindow, Region};
@@ -100,9 +100,8 @@ pub use publish::{
     read_back, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
-    Admission, DirectoryHint, Examination, Expected, Extras, HashOptions, LeaseEvidence, MAX_RECEIPT_BYTES,
-    QUIET_GUARD, Quiet, RULE, Receipt, ReceiptFile, ReceiptReason, ReceiptVerdict, Standing, Subject, Trust, admit,
-    examine, examine_quiet, issue, issue_with,
+    Admission, DirectoryHint, Examination, Expected, Extras, HashOptions, LeaseEvidence, Quiet, Receipt, ReceiptFile,
+    ReceiptReason, ReceiptVerdict, Standing, Subject, Trust, admit, examine, examine_quiet, issue, issue_with,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
 pub use stage::{StageFile, stage};

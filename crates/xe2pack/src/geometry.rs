@@ -3,18 +3,18 @@
 use b70_packset::{LayoutError, MatrixShape};
 
 /// Elements of a Q4_0 block, the columns that share one scale.
-pub const BLOCK_ELEMENTS: u64 = 32;
+pub(crate) const BLOCK_ELEMENTS: u64 = 32;
 /// Bytes of a Q4_0 block in the source: an fp16 scale, then 16 bytes of two nibbles.
-pub const BLOCK_BYTES: u64 = 18;
+pub(crate) const BLOCK_BYTES: u64 = 18;
 /// Rows of a tile: the N dimension of one DPAS instruction, one row for each of its 16 lanes.
-pub const TILE_ROWS: u64 = 16;
+pub(crate) const TILE_ROWS: u64 = 16;
 /// Bytes of the quants of one tile in one block of columns: 4 groups of 16 lanes of 8 nibbles.
-pub const TILE_QUANT_BYTES: u64 = 256;
+pub(crate) const TILE_QUANT_BYTES: u64 = 256;
 /// Bytes of the scales of one tile in one block of columns: 16 fp16 values.
-pub const TILE_SCALE_BYTES: u64 = 32;
+pub(crate) const TILE_SCALE_BYTES: u64 = 32;
 /// XOR of every quant byte between source and payload: flips the top bit of both nibbles, which turns a code biased by
 /// 8 into a two's-complement signed 4-bit value.
-pub const SIGN_XOR: u8 = 0x88;
+pub(crate) const SIGN_XOR: u8 = 0x88;
 
 /// A validated shape with the sizes and index formulas of the layout.
 ///

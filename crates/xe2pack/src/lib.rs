@@ -55,11 +55,11 @@ pub mod reference;
 mod selftest;
 mod vectors;
 
-pub use geometry::{BLOCK_BYTES, BLOCK_ELEMENTS, Geometry, SIGN_XOR, TILE_QUANT_BYTES, TILE_ROWS, TILE_SCALE_BYTES};
+pub use geometry::Geometry;
 pub use kernels::{Kernel, KernelError};
 pub use layout::{DESCRIPTOR, Xe2DpasV2};
 pub use plans::{ALL_PLAN, QWEN27_PLAN};
-pub use selftest::{BOUNDARY_SHAPES, Failure, Fault, KernelReport, SelfTest, SelfTestStatus, SkippedKernel, self_test};
+pub use selftest::{Failure, Fault, KernelReport, SelfTest, SelfTestStatus, SkippedKernel, self_test};
 /// Schemas of what the commands over this layout print with `--json`.
 pub fn output_schemas() -> Vec<b70_manifest::schema::SchemaEntry> {
     vec![b70_manifest::schema::output::<SelfTest>("pack-self-test")]

@@ -12,7 +12,7 @@ use crate::reference;
 
 /// Shapes at and around the kernels' boundaries: one and two tiles (a line of scales), odd tile counts, the tiles of a
 /// stage (8), the blocks of an unpacking run (32), and more pieces than a small pool has threads.
-pub const BOUNDARY_SHAPES: [MatrixShape; 20] = [
+pub(crate) const BOUNDARY_SHAPES: [MatrixShape; 20] = [
     MatrixShape { k: 32, n: 16 },
     MatrixShape { k: 32, n: 32 },
     MatrixShape { k: 32, n: 48 },

@@ -8,13 +8,13 @@ use b70_store::{EntryKind, Error, LockGuard, Progress, RelPath, Result, Root, Sh
 use crate::error::AdmissionError;
 
 /// Name of an entry's document.
-pub const ENTRY_NAME: &str = "cache-entry.json";
+pub(crate) const ENTRY_NAME: &str = "cache-entry.json";
 
 /// Name of an entry's receipt.
 pub(super) const RECEIPT_NAME: &str = "admission-receipt.json";
 
 /// Format of an entry's document.
-pub const ENTRY_FORMAT: &str = "byte-identical-gguf-ram-cache";
+pub(crate) const ENTRY_FORMAT: &str = "byte-identical-gguf-ram-cache";
 
 /// The folder of lock files, which are never removed.
 const LOCKS: &str = ".locks";

@@ -19,7 +19,7 @@ mod warm;
 
 pub use drop::{DropAction, DropPlan};
 pub use entry::{CacheLookup, CacheStatus};
-pub use folder::{ENTRY_FORMAT, ENTRY_NAME, ModelCache};
+pub use folder::ModelCache;
 pub use prepare::{PrepareAction, PreparedModel};
 pub use request::{PrepareRequest, Reserve};
 pub use residency::resident_bytes;

@@ -30,7 +30,7 @@ use crate::documents::{Compiler, Fingerprint, Known, RuntimeSource};
 use crate::error::AdmissionError;
 
 /// Format of the document.
-pub const FINGERPRINT_FORMAT: &str = "b70-build-fingerprint-v1";
+pub(crate) const FINGERPRINT_FORMAT: &str = "b70-build-fingerprint-v1";
 
 /// Binaries that are looked for when none is named.
 pub const DEFAULT_BINARIES: [&str; 2] = ["llama-server", "test-backend-ops"];

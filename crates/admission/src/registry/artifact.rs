@@ -21,7 +21,7 @@ const PATH_HEX: &str = "path_hex";
 
 /// SHA-256 over, in path order (compared component by component), each file's relative path in bytes, NUL, and the 32
 /// raw bytes of its SHA-256. The order of `files` does not matter.
-pub fn folder_sha256<'a>(files: impl IntoIterator<Item = (&'a RelPath, Sha256)>) -> Sha256 {
+pub(crate) fn folder_sha256<'a>(files: impl IntoIterator<Item = (&'a RelPath, Sha256)>) -> Sha256 {
     let mut files: Vec<_> = files.into_iter().collect();
     files.sort_by(|a, b| a.0.cmp(b.0));
     let mut hasher = Hasher::new(DigestKind::Sha256);

@@ -11,7 +11,7 @@ mod record;
 mod store;
 mod verify;
 
-pub use artifact::{Artifact, folder_sha256};
+pub use artifact::Artifact;
 pub use outcome::{GcPlan, GcRecord, Listed, RegisterOutcome, Registered, RegistryVerdict};
-pub use record::{REGISTRY_FORMAT, pack_key};
+pub use record::pack_key;
 pub use store::{RegisterRequest, Registry};

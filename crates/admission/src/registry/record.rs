@@ -9,7 +9,7 @@ use super::artifact::{folder_sha256, recorded_name};
 use crate::documents::RegistryRecord;
 
 /// Format of a record.
-pub const REGISTRY_FORMAT: &str = "qwen27-b70-offline-pack-registry-v1";
+pub(crate) const REGISTRY_FORMAT: &str = "qwen27-b70-offline-pack-registry-v1";
 
 /// What registering does not promise: no loader binds the artifact by itself.
 pub(super) const BINDING: &str = "external-artifact-registered-loader-binding-required";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Dtype;
 
 /// Format of the document.
-pub const CAPTURE_FORMAT: &str = "b70-golden-capture-v1";
+pub(crate) const CAPTURE_FORMAT: &str = "b70-golden-capture-v1";
 
 /// Metadata of one captured tensor.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -7,10 +7,11 @@ mod npy;
 mod safetensors;
 mod store;
 
-pub use document::{CAPTURE_FORMAT, Capture, CaptureKernel, CaptureRole, CaptureRuntime, CaptureTensor};
+pub use document::{Capture, CaptureKernel, CaptureRole, CaptureRuntime, CaptureTensor};
 pub use dtype::Dtype;
 pub use import::{ImportReport, import};
-pub use store::{Found, captures_of};
+pub use store::Found;
+pub(crate) use store::captures_of;
 
 use std::path::Path;
 

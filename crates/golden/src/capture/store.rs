@@ -41,7 +41,7 @@ pub(super) fn case_folder(case: &str) -> Result<RelPath, GoldenError> {
 ///
 /// # Errors
 /// The case is no name of a folder, or the folder cannot be listed. No folder means no captures.
-pub fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
+pub(crate) fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
     let folder = match Root::open(root.join(CAPTURES).join(case_folder(case)?.as_path())) {
         Ok(folder) => folder,
         Err(StoreError::Missing { .. }) => return Ok(Vec::new()),

@@ -23,7 +23,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-pub use request::{CardChoice, DEFAULT_TESTS, FocusedRequest, source_of_build};
+pub use request::{CardChoice, DEFAULT_TESTS, FocusedRequest};
 
 use crate::error::GoldenError;
 use crate::set::verify;

@@ -184,7 +184,7 @@ impl Prepared {
 ///
 /// # Errors
 /// No such file, or no entry `CMAKE_HOME_DIRECTORY` in it: then the tree must be named.
-pub fn source_of_build(build: &Path) -> Result<PathBuf, GoldenError> {
+pub(crate) fn source_of_build(build: &Path) -> Result<PathBuf, GoldenError> {
     let path = build.join("CMakeCache.txt");
     let wrong = |why: &str| GoldenError::BadFile { path: path.clone(), why: why.to_owned() };
     let file = match open_source(&path) {

@@ -22,7 +22,7 @@ fn largest(values: &[f64; BLOCK]) -> f64 {
 }
 
 /// Q4_0 by rule *contract*: d = max|x|/7 (1/7 for a block of zeros), q = x/d rounded half to even, −8..=7.
-pub fn contract_q4_0(values: &[f64; BLOCK], out: &mut [u8; Q4_0_BYTES]) {
+pub(crate) fn contract_q4_0(values: &[f64; BLOCK], out: &mut [u8; Q4_0_BYTES]) {
     let max = largest(values);
     let d = if max == 0.0 { 1.0 / 7.0 } else { max / 7.0 };
     let mut codes = [0_u8; BLOCK];
@@ -37,7 +37,7 @@ pub fn contract_q4_0(values: &[f64; BLOCK], out: &mut [u8; Q4_0_BYTES]) {
 
 /// Q8_1 by rule *contract*: d = max|x|/127 (1/127 for a block of zeros), q = x/d rounded half to even, −128..=127;
 /// s = fp16(d as stored · Σq).
-pub fn contract_q8_1(values: &[f64; BLOCK], out: &mut [u8; Q8_1_BYTES]) {
+pub(crate) fn contract_q8_1(values: &[f64; BLOCK], out: &mut [u8; Q8_1_BYTES]) {
     let max = largest(values);
     let d = if max == 0.0 { 1.0 / 127.0 } else { max / 127.0 };
     let mut sum = 0_i32;

@@ -7,7 +7,7 @@ use half::f16;
 /// This is the conversion of `struct.pack("<e", x)` and of `IEEE 754`. `f16::from_f64` is not used for the rounding: its
 /// portable form drops the low half of the mantissa first, which turns values just above a tie into ties. Here the
 /// rounding is done on an f64 that is an exact integer afterwards, and the last conversion is exact.
-pub fn f16_from_f64(x: f64) -> f16 {
+pub(crate) fn f16_from_f64(x: f64) -> f16 {
     if !x.is_finite() || x == 0.0 {
         return f16::from_f32(x as f32);
     }

@@ -1,7 +1,7 @@
 //! PCI device ids of the Battlemage family.
 
 /// PCI vendor id of Intel.
-pub const INTEL: u16 = 0x8086;
+pub(crate) const INTEL: u16 = 0x8086;
 
 /// Device ids of Intel's compute runtime (`devices_base.inl`) and the public PCI id list: (id, name).
 const BATTLEMAGE: &[(u16, &str)] = &[
@@ -21,18 +21,13 @@ const BATTLEMAGE: &[(u16, &str)] = &[
     (0xe223, "Arc Pro B70"),
 ];
 
-/// Is it an Arc Pro B70?
-pub fn is_b70(vendor: u16, device: u16) -> bool {
-    vendor == INTEL && device == 0xe223
-}
-
 /// Is the Intel device of this id a Battlemage card?
-pub fn is_battlemage(device: u16) -> bool {
+pub(crate) fn is_battlemage(device: u16) -> bool {
     BATTLEMAGE.iter().any(|(id, _)| *id == device)
 }
 
 /// A name for people.
-pub fn device_name(vendor: u16, device: u16) -> String {
+pub(crate) fn device_name(vendor: u16, device: u16) -> String {
     let known = BATTLEMAGE.iter().find(|(id, _)| vendor == INTEL && *id == device);
     match (known, vendor) {
         (Some((_, name)), _) => format!("Intel {name}"),

@@ -16,7 +16,7 @@ use crate::path::{RelPath, Root, read_bounded};
 use crate::publish::{Published, replace_bytes};
 
 /// The largest receipt that is read: about 100 000 files.
-pub const MAX_RECEIPT_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_RECEIPT_BYTES: u64 = 64 << 20;
 
 const DOMAIN: &[u8] = b"b70-admission-receipt-v2\0";
 

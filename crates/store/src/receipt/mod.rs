@@ -35,7 +35,6 @@ pub use b70_manifest::artifact::{DirectoryHint, LeaseEvidence};
 use serde::{Deserialize, Serialize};
 
 pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
-pub use document::MAX_RECEIPT_BYTES;
 pub use prove::{issue, issue_with};
 pub use quiet::examine_quiet;
 
@@ -45,11 +44,11 @@ use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 
 /// Version of the rule by which receipts are issued and honoured.
-pub const RULE: &str = "v2";
+pub(crate) const RULE: &str = "v2";
 
 /// How long a file must have been left alone where time stamps are coarse: twice the coarsest granularity (1 s) of the
 /// file systems on the list.
-pub const QUIET_GUARD: Duration = Duration::from_secs(2);
+pub(crate) const QUIET_GUARD: Duration = Duration::from_secs(2);
 
 /// A file that is to be admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -111,7 +111,7 @@ unsafe fn bytes(words: __m256i) -> __m256i {
 unsafe fn flip_and_swap(q: __m256i) -> __m256i {
     // SAFETY: as in `words`.
     unsafe {
-        let q = _mm256_xor_si256(q, _mm256_set1_epi8(0x88_u8 as i8));
+        let q = _mm256_xor_si256(q, _mm256_set1_epi8(crate::geometry::SIGN_XOR as i8));
         let outer = _mm256_and_si256(q, _mm256_set1_epi16(0xf00f_u16 as i16));
         let up = _mm256_and_si256(_mm256_slli_epi16::<4>(q), _mm256_set1_epi16(0x0f00));
         let down = _mm256_and_si256(_mm256_srli_epi16::<4>(q), _mm256_set1_epi16(0x00f0));

@@ -162,7 +162,7 @@ unsafe fn flip_and_swap(q: __m512i) -> __m512i {
     const SELECT: i32 = 0xca;
     // SAFETY: as in `words`.
     unsafe {
-        let q = _mm512_xor_si512(q, _mm512_set1_epi8(0x88_u8 as i8));
+        let q = _mm512_xor_si512(q, _mm512_set1_epi8(crate::geometry::SIGN_XOR as i8));
         let (up, down) = (_mm512_slli_epi16::<4>(q), _mm512_srli_epi16::<4>(q));
         let inner = _mm512_ternarylogic_epi32::<SELECT>(_mm512_set1_epi16(0x0f00), up, down);
         _mm512_ternarylogic_epi32::<SELECT>(_mm512_set1_epi16(0xf00f_u16 as i16), q, inner)

@@ -80,7 +80,7 @@ unsafe fn words(q: __m512i) -> __m512i {
         let in_byte = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(IN_BYTE), q);
         let across = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(ACROSS), q);
         let words = _mm512_ternarylogic_epi64::<SELECT>(_mm512_set1_epi64(FROM_IN_BYTE), in_byte, across);
-        _mm512_xor_si512(words, _mm512_set1_epi8(0x88_u8 as i8))
+        _mm512_xor_si512(words, _mm512_set1_epi8(crate::geometry::SIGN_XOR as i8))
     }
 }
 
@@ -96,6 +96,6 @@ unsafe fn bytes(words: __m512i) -> __m512i {
         let low = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(LOW), words);
         let high = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(HIGH), words);
         let bytes = _mm512_ternarylogic_epi64::<SELECT>(_mm512_set1_epi8(0x0f), low, high);
-        _mm512_xor_si512(bytes, _mm512_set1_epi8(0x88_u8 as i8))
+        _mm512_xor_si512(bytes, _mm512_set1_epi8(crate::geometry::SIGN_XOR as i8))
     }
 }

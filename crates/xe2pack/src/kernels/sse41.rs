@@ -140,7 +140,7 @@ unsafe fn bytes(words: __m128i) -> __m128i {
 unsafe fn flip_and_swap(q: __m128i) -> __m128i {
     // SAFETY: as in `words`.
     unsafe {
-        let q = _mm_xor_si128(q, _mm_set1_epi8(0x88_u8 as i8));
+        let q = _mm_xor_si128(q, _mm_set1_epi8(crate::geometry::SIGN_XOR as i8));
         let outer = _mm_and_si128(q, _mm_set1_epi16(0xf00f_u16 as i16));
         let up = _mm_and_si128(_mm_slli_epi16::<4>(q), _mm_set1_epi16(0x0f00));
         let down = _mm_and_si128(_mm_srli_epi16::<4>(q), _mm_set1_epi16(0x00f0));
