@@ -1,7 +1,5 @@
 //! The real executable against servers that answer out of a script: exit codes, JSON, files, bad input.
 
-#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};

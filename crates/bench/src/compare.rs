@@ -176,7 +176,7 @@ pub struct CrossoverComparison {
     pub equal_output_share: Option<f64>,
     /// The cards.
     pub cards: Vec<CardComparison>,
-    /// [`ONE_RUN_NOTE`].
+    /// What is said of single runs.
     pub note: String,
 }
 

@@ -364,12 +364,11 @@ pub fn on_threads<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T> {
     if rayon::current_thread_index().is_some() {
         return Ok(work());
     }
-    let pool = match POOL.get() {
-        Some(pool) => pool,
-        None => {
-            let started = pool(0)?;
-            POOL.get_or_init(|| started)
-        }
+    let pool = if let Some(pool) = POOL.get() {
+        pool
+    } else {
+        let started = pool(0)?;
+        POOL.get_or_init(|| started)
     };
     Ok(pool.install(work))
 }

@@ -209,9 +209,7 @@ fn with<T>(
 ) -> T {
     let bindings = BTreeMap::new();
     let subject = Subject { root: top, files, format: "test-v2", bindings: &bindings, extras: Extras::Ignore };
-    let mut how = HashOptions::default();
-    how.quiet = quiet;
-    act(&subject, &how)
+    act(&subject, &HashOptions { quiet, ..HashOptions::default() })
 }
 
 fn verdict(top: &b70_store::Root, files: &[Expected], quiet: Quiet) -> ReceiptVerdict {

@@ -141,7 +141,7 @@ impl KernelReport {
     }
 }
 
-/// Runs `only`, or every kernel this CPU offers, against [`mod@reference`] at [`BOUNDARY_SHAPES`]: packing and unpacking,
+/// Runs `only`, or every kernel this CPU offers, against [`mod@reference`] at every boundary size: packing and unpacking,
 /// one thread and pool, aligned and unaligned buffers, guard bytes around every output. Takes well under a second when
 /// optimised.
 pub fn self_test(only: Option<Kernel>) -> SelfTest {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use b70_admission::{
     Artifact, ModelCache, ModelSource, PrepareAction, PrepareRequest, RegisterRequest, Registry, Reserve,
 };
-use b70_cli::{CliError, bytes_text};
+use b70_cli::bytes_text;
 use b70_store::{HashOptions, Progress, Sha256};
 
 use super::{Places, Proof, Tour, expect, told};
@@ -14,10 +14,10 @@ use super::{Places, Proof, Tour, expect, told};
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Returns whether every step proved what it should.
-pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError> {
+pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> bool {
     let model = places.model.display();
     let mut digest = None;
-    Ok(tour.step("ram-cache", format!("b70-cache prepare --model {model} && b70-cache path --model {model}"), || {
+    tour.step("ram-cache", format!("b70-cache prepare --model {model} && b70-cache path --model {model}"), || {
         let (proof, sha256) = cache(places)?;
         digest = Some(sha256);
         Ok(proof)
@@ -25,7 +25,7 @@ pub(crate) fn run(places: &Places, tour: &mut Tour<'_>) -> Result<bool, CliError
         "registry",
         "b70-registry register --artifact DIR … && b70-registry verify --pack-key KEY".to_owned(),
         || registry(places, digest.ok_or("the model's digest is unknown")?),
-    ))
+    )
 }
 
 fn cache(places: &Places) -> Result<(String, Sha256), String> {

@@ -124,7 +124,7 @@ pub enum Quiet {
 /// One file of a receipt.
 pub type ReceiptFile = artifact::ReceiptFile<RelPath>;
 
-/// A receipt, by rule [`RULE`]: the document that is written, whose fields it lends.
+/// A receipt, by the one rule of this crate: the document that is written, whose fields it lends.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt(pub artifact::Receipt<RelPath>);
 

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use b70_store::{
-    Content, Error, Expected, LeaseEvidence, Progress, Quiet, Receipt, ReceiptReason, ReceiptVerdict, Sha256, Standing,
-    Trust, admit, examine, issue,
+    Content, Error, Expected, HashOptions, LeaseEvidence, Progress, Quiet, Receipt, ReceiptReason, ReceiptVerdict,
+    Sha256, Standing, Trust, admit, examine, issue,
 };
 
 use common::{Talker, answer, bytes, child, disk, job, memory, name, tree};
@@ -119,7 +119,7 @@ fn changed_missing_and_extra_files_are_all_named() {
     assert_eq!(named, expected);
     assert_eq!(outcome.extra, [Path::new("tensors/new\nname")]);
     // Issue refuses, naming all that it can see.
-    match issue(&set.subject(), &set.how()) {
+    match issue(&set.subject(), &HashOptions::default()) {
         Err(Error::Mismatches(all)) => assert_eq!(all.len(), 4),
         other => panic!("{other:?}"),
     }
@@ -130,7 +130,7 @@ fn another_binding_format_or_expectation_voids_the_receipt() {
     let mut set = Set::new(memory(), 3);
     let receipt = set.issue_and_store();
     let void = |set: &Set| {
-        let examination = examine(&set.subject(), &receipt, &set.how()).expect("looked");
+        let examination = examine(&set.subject(), &receipt, &HashOptions::default()).expect("looked");
         assert!(!examination.is_trusted());
         let outcome = set.admit();
         assert!(outcome.is_admitted() && outcome.trust > Trust::Receipt, "{outcome:?}");
@@ -241,7 +241,7 @@ fn old_receipts_and_other_boots() {
         edit(&mut value);
         resign(&value)
     };
-    let admit_with = |receipt| admit(&set.subject(), Ok(receipt), &set.how()).expect("decided");
+    let admit_with = |receipt| admit(&set.subject(), Ok(receipt), &HashOptions::default()).expect("decided");
     let other = receipt(&|v| v["boot"]["boot_id"] = "another".into());
     assert_eq!(admit_with(other).reasons, [ReceiptReason::OtherBoot]);
     let other = receipt(&|v| v["files"][0]["identity"]["mnt_id"] = 1.into());
@@ -253,8 +253,7 @@ fn old_receipts_and_other_boots() {
         v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") + 2_000_000_000).into();
     });
     assert!(matches!(admit_with(stepped).reasons.as_slice(), [ReceiptReason::ClockStepped { by_ms: -2100..=-1900 }]));
-    let mut how = set.how();
-    how.max_age = Some(Duration::from_secs(3600));
+    let how = HashOptions { max_age: Some(Duration::from_secs(3600)), ..HashOptions::default() };
     let day_old = receipt(&|v| {
         v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") - 86_400_000_000_000).into();
     });
@@ -270,7 +269,7 @@ fn old_receipts_and_other_boots() {
         file["identity"]["mnt_id"] = 1.into();
         file["identity"]["dev"] = 1.into();
     }
-    let outcome = admit(&set.subject(), Ok(resign(&value)), &set.how()).expect("decided");
+    let outcome = admit(&set.subject(), Ok(resign(&value)), &HashOptions::default()).expect("decided");
     let fine = value["fine_stamps"].as_bool().expect("a flag");
     assert_eq!(outcome.trust, if fine { Trust::Receipt } else { Trust::Blake3 }, "{:?}", outcome.reasons);
 }
@@ -293,7 +292,7 @@ fn a_file_open_for_writing_gets_no_receipt() {
     for dir in [disk(), memory()] {
         let set = Set::new(dir, 2);
         let writer = File::options().write(true).open(set.path(1)).expect("open");
-        match issue(&set.subject(), &set.how()).expect("the bytes are right") {
+        match issue(&set.subject(), &HashOptions::default()).expect("the bytes are right") {
             ReceiptVerdict::VerifiedUntrusted { files, reasons } => {
                 assert_eq!(files.len(), 2);
                 assert!(reasons.iter().all(
@@ -373,7 +372,7 @@ fn a_writer_with_a_dirty_mapping_is_never_trusted() {
             if let Some(command) = prelude {
                 writer.ask(command);
             }
-            match issue(&set.subject(), &set.how()).expect("the bytes are right") {
+            match issue(&set.subject(), &HashOptions::default()).expect("the bytes are right") {
                 ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
                     assert!(reasons.iter().any(|r| matches!(r, ReceiptReason::OpenForWriting { .. })), "{reasons:?}");
                 }
@@ -388,13 +387,12 @@ fn a_writer_with_a_dirty_mapping_is_never_trusted() {
                 writer.lock().expect("one thread at a time").ask("store");
             }
         };
-        let mut how = set.how();
-        how.progress = Progress::new(&store);
+        let how = HashOptions { progress: Progress::new(&store), ..HashOptions::default() };
         assert!(!matches!(issue(&set.subject(), &how), Ok(ReceiptVerdict::Trusted(_))));
         writer.into_inner().expect("no panic").kill();
         // Now the bytes differ, or were stored twice; either way the truth comes out.
         let good = std::fs::read(set.path(0)).expect("there") == bytes(SIZE, 0);
-        assert_eq!(issue(&set.subject(), &set.how()).is_ok(), good);
+        assert_eq!(issue(&set.subject(), &HashOptions::default()).is_ok(), good);
     }
 }
 
@@ -410,8 +408,7 @@ fn a_file_replaced_while_it_is_hashed_gets_no_receipt() {
             std::fs::rename(&twin, &path).expect("renamed");
         }
     };
-    let mut how = set.how();
-    how.progress = Progress::new(&replace);
+    let how = HashOptions { progress: Progress::new(&replace), ..HashOptions::default() };
     match issue(&set.subject(), &how).expect("our handle kept the right bytes") {
         ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
             assert!(reasons.iter().any(|r| matches!(r, ReceiptReason::NameMoved { .. })), "{reasons:?}");
@@ -424,8 +421,7 @@ fn a_file_replaced_while_it_is_hashed_gets_no_receipt() {
 fn cancellation_is_not_a_verdict() {
     let set = Set::new(memory(), 3);
     let cancel = AtomicBool::new(true);
-    let mut how = set.how();
-    how.progress = Progress::NONE.with_cancel(&cancel);
+    let how = HashOptions { progress: Progress::NONE.with_cancel(&cancel), ..HashOptions::default() };
     assert!(issue(&set.subject(), &how).is_err_and(|e| e.is_cancelled()));
     let missing = Receipt::load(&set.root, &name(RECEIPT));
     assert!(admit(&set.subject(), missing, &how).is_err_and(|e| e.is_cancelled()));
@@ -436,8 +432,7 @@ fn cancellation_is_not_a_verdict() {
 #[test]
 fn without_waiting_a_fresh_file_is_trusted_only_where_stamps_are_fine() {
     let set = Set::new(memory(), 2);
-    let mut how = set.how();
-    how.quiet = Quiet::GiveUp;
+    let how = HashOptions { quiet: Quiet::GiveUp, ..HashOptions::default() };
     match issue(&set.subject(), &how).expect("verified") {
         ReceiptVerdict::Trusted(receipt) => assert!(receipt.fine_stamps),
         ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
@@ -452,7 +447,7 @@ fn standings_of_single_files() {
     let receipt = set.issue();
     std::fs::write(set.path(0), "x").expect("written");
     std::fs::set_permissions(set.path(1), PermissionsExt::from_mode(0o600)).expect("set");
-    let examination = examine(&set.subject(), &receipt, &set.how()).expect("looked");
+    let examination = examine(&set.subject(), &receipt, &HashOptions::default()).expect("looked");
     assert!(matches!(examination.files.as_slice(), [Standing::Changed(_), Standing::Void(_), Standing::Trusted]));
     assert_eq!((examination.changed().len(), examination.all_reasons().len()), (1, 1));
 }

@@ -49,12 +49,8 @@ impl Set {
         }
     }
 
-    pub(crate) fn how(&self) -> HashOptions<'_> {
-        HashOptions::default()
-    }
-
     pub(crate) fn issue(&self) -> Receipt {
-        match issue(&self.subject(), &self.how()).expect("verified") {
+        match issue(&self.subject(), &HashOptions::default()).expect("verified") {
             ReceiptVerdict::Trusted(receipt) => *receipt,
             other => panic!("{other:?}"),
         }
@@ -67,7 +63,7 @@ impl Set {
     }
 
     pub(crate) fn admit(&self) -> Admission {
-        admit(&self.subject(), Receipt::load(&self.root, &name(RECEIPT)), &self.how()).expect("decided")
+        admit(&self.subject(), Receipt::load(&self.root, &name(RECEIPT)), &HashOptions::default()).expect("decided")
     }
 
     /// The set that a parent made.
