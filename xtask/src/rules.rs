@@ -15,7 +15,7 @@ fn sources() -> Vec<(PathBuf, String)> {
         for entry in fs::read_dir(&folder).expect("a complete checkout") {
             let path = entry.expect("a complete checkout").path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
-            if path.is_dir() && !matches!(name.as_str(), "tests" | "benches" | "examples" | "target") {
+            if path.is_dir() && !matches!(name.as_str(), "tests" | "testkit" | "benches" | "examples" | "target") {
                 pending.push(path);
             } else if path.extension().is_some_and(|end| end == "rs") {
                 let text = fs::read_to_string(&path).expect("a readable source");

@@ -7,17 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use b70_gguf::{GgmlType, GgufWriter};
 use b70_store::Sha256;
+use b70_testkit::{conforms, fixture, memory};
 use serde_json::Value;
-
-/// Holds a document against the committed schema of a command's output.
-fn conforms(schema: &str, document: &Value) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas/output");
-    let text = std::fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
-    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
-    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
-    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
-}
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -26,11 +17,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let ram = tempfile::Builder::new()
-            .prefix("b70-cache-test-")
-            .tempdir_in("/dev/shm")
-            .expect("these tests need a tmpfs at /dev/shm: mount -t tmpfs tmpfs /dev/shm");
-        Self { dir: tempfile::tempdir().expect("a scratch folder"), ram }
+        Self { dir: tempfile::tempdir().expect("a scratch folder"), ram: memory() }
     }
 
     /// A small real GGUF whose bytes depend on `seed`.
@@ -619,7 +606,7 @@ fn tensors_that_the_kit_cannot_size_are_copied_with_a_remark() {
 fn both_paths_are_printed_without_a_role() {
     let bench = Bench::new();
     let (target, draft) = (bench.model("t.gguf", 1), bench.model("d.gguf", 2));
-    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/documents/lab/model-pack-manifest.json");
+    let sample = fixture("documents/lab/model-pack-manifest.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(sample).expect("a sample")).expect("JSON");
     for (field, model) in [("source", &target), ("draft_source", &draft)] {
         spec[field]["path"] = text(model).into();

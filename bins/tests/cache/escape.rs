@@ -14,7 +14,7 @@ fn text(path: &Path) -> &str {
 #[test]
 fn paths_of_an_entry_do_not_leave_its_folder() {
     let dir = tempfile::tempdir().expect("a scratch folder");
-    let ram = tempfile::Builder::new().prefix("b70-cache-test-").tempdir_in("/dev/shm").expect("a tmpfs at /dev/shm");
+    let ram = b70_testkit::memory();
     let (model, outside) = (dir.path().join("m.gguf"), ram.path().join("outside.gguf"));
     let mut writer = GgufWriter::new();
     writer.metadata("general.architecture", "test");

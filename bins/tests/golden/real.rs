@@ -7,14 +7,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use b70_testkit::llama_binary;
 use serde_json::Value;
 
 /// Folder of the built binaries.
 fn binaries() -> PathBuf {
-    let bin = std::env::var_os("B70_TEST_LLAMA_BIN").map(PathBuf::from);
-    let bin = bin.expect("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with test-backend-ops");
-    assert!(bin.join("test-backend-ops").exists(), "{}: build the target test-backend-ops", bin.display());
-    bin
+    llama_binary("test-backend-ops").with_file_name("")
 }
 
 /// A build finds its libraries by an absolute run path; the copy must find the copies: writes `$ORIGIN` in its place.

@@ -2,16 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A test ends where something is amiss.
 
 use std::{
-    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
+use b70_testkit::{conforms, recorded_host};
 use serde_json::Value;
-
-fn tree(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/hosts").join(name)
-}
 
 fn gpu(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_b70-gpu"));
@@ -32,19 +28,9 @@ fn json(args: &[&str]) -> (Value, i32) {
     (value, out.status.code().unwrap())
 }
 
-/// Holds a document against the committed schema of a command's output.
-fn conforms(schema: &str, document: &Value) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas/output");
-    let text = std::fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
-    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
-    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
-    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
-}
-
 #[test]
 fn cards_and_owners_of_a_recorded_host() {
-    let root = tree("vllm-all-cards");
+    let root = recorded_host("vllm-all-cards");
     let root = root.to_str().unwrap();
     let (list, code) = json(&["list", "--host-root", root]);
     assert_eq!(code, 0);
@@ -66,7 +52,7 @@ fn cards_and_owners_of_a_recorded_host() {
 
 #[test]
 fn errors_are_one_document_and_have_their_codes() {
-    let root = tree("vllm-all-cards");
+    let root = recorded_host("vllm-all-cards");
     let root = root.to_str().unwrap();
     for (args, kind) in [
         (&["owners", "--gpu", "7", "--host-root", root][..], "no-such-card"),
@@ -86,10 +72,10 @@ fn a_record_replays() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("record");
     let (summary, code) =
-        json(&["record", "--host-root", tree("unit-forms").to_str().unwrap(), "--out", out.to_str().unwrap()]);
+        json(&["record", "--host-root", recorded_host("unit-forms").to_str().unwrap(), "--out", out.to_str().unwrap()]);
     assert_eq!((code, summary["cards"].as_u64()), (0, Some(4)));
     let (there, _) = json(&["owners", "--host-root", out.to_str().unwrap()]);
-    let (here, _) = json(&["owners", "--host-root", tree("unit-forms").to_str().unwrap()]);
+    let (here, _) = json(&["owners", "--host-root", recorded_host("unit-forms").to_str().unwrap()]);
     assert_eq!(there, here);
     let (error, code) = json(&["record", "--out", out.to_str().unwrap()]);
     assert_eq!((error["error"]["kind"].as_str(), code), (Some("record"), 2));
@@ -97,9 +83,9 @@ fn a_record_replays() {
 
 #[test]
 fn the_doctor_fails_where_something_does_not_work() {
-    let (report, code) = json(&["doctor", "--host-root", tree("closed-nodes").to_str().unwrap()]);
+    let (report, code) = json(&["doctor", "--host-root", recorded_host("closed-nodes").to_str().unwrap()]);
     assert_eq!((report["status"].as_str(), code), (Some("fail"), 1));
-    let (report, code) = json(&["doctor", "--host-root", tree("four-b70-idle").to_str().unwrap()]);
+    let (report, code) = json(&["doctor", "--host-root", recorded_host("four-b70-idle").to_str().unwrap()]);
     assert_eq!((report["status"].as_str(), code), (Some("ok"), 0));
 }
 

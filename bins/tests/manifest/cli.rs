@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 
 fn lab(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/documents/lab").join(name)
+    b70_testkit::fixture("documents/lab").join(name)
 }
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {

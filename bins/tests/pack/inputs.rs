@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::models::{MINI_NAMES, STANDARD, Tensor, any_plan, mini_plan, write_json, write_model, write_split};
-use crate::common::{Lab, fixtures, run, string, text};
+use crate::common::{Lab, run, string, text};
 use b70_gguf::GgmlType;
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ fn a_missing_last_padding_is_a_remark() {
 #[test]
 fn the_lab_plan_gives_the_published_keys() {
     let known: Value =
-        serde_json::from_slice(&fs::read(fixtures().join("vectors/qwen27-keys.json")).expect("a fixture"))
+        serde_json::from_slice(&fs::read(b70_testkit::fixture("vectors/qwen27-keys.json")).expect("a fixture"))
             .expect("JSON");
     let model = string(&known["target_model_sha256"]);
     let table = run(["keys", "--plan", "qwen27-xe2-m6", "--sha256", &model, "--json"]).exits(0).json();
@@ -70,7 +70,7 @@ fn a_malformed_hash_is_a_usage_error() {
 
 #[test]
 fn every_gguf_case_gets_its_verdict() {
-    let folder = fixtures().join("gguf-cases");
+    let folder = b70_testkit::fixture("gguf-cases");
     let verdicts: Value =
         serde_json::from_slice(&fs::read(folder.join("verdicts.json")).expect("a fixture")).expect("JSON");
     let cases = verdicts["cases"].as_object().expect("a table");

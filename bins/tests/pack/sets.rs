@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::models::{MINI_NAMES, STANDARD, tensor_bytes, write_json, write_model};
-use crate::common::{Lab, edit, ends, fixtures, flip, overwrite, payload, run, sets, sha256_of, string, text, walk};
+use crate::common::{Lab, edit, ends, flip, overwrite, payload, run, sets, sha256_of, string, text, walk};
 use b70_gguf::GgmlType;
 use b70_manifest::Sha256Hex;
 use serde_json::{Value, json};
@@ -172,7 +172,7 @@ fn unpack_gives_the_blocks_back_and_overwrites_nothing() {
 
 /// The documents' example spec, for this lab's model.
 fn spec(lab: &Lab, change: impl FnOnce(&mut Value)) -> String {
-    let mut spec = json_file(&fixtures().join("documents/lab/model-pack-manifest.json"));
+    let mut spec = json_file(&b70_testkit::fixture("documents/lab/model-pack-manifest.json"));
     spec["source"]["path"] = json!(text(&lab.model));
     spec["source"]["sha256"] = json!(lab.sha256);
     spec["source"]["size_bytes"] = json!(fs::metadata(&lab.model).expect("the model").len());

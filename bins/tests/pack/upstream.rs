@@ -260,7 +260,7 @@ fn payload_of(lab: &Lab, slot: usize) -> std::path::PathBuf {
 /// A model-pack manifest of this lab's model, in upstream's form.
 fn spec(lab: &Lab, change: impl FnOnce(&mut Value)) -> String {
     let mut spec: Value = serde_json::from_slice(
-        &fs::read(crate::common::fixtures().join("documents/lab/model-pack-manifest.json")).expect("a fixture"),
+        &fs::read(b70_testkit::fixture("documents/lab/model-pack-manifest.json")).expect("a fixture"),
     )
     .expect("JSON");
     spec["source"]["path"] = json!(text(&lab.model));

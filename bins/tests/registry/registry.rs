@@ -5,17 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use b70_store::Sha256;
+use b70_testkit::{conforms, fixture, llama_binary};
 use serde_json::Value;
-
-/// Holds a document against the committed schema of a command's output.
-fn conforms(schema: &str, document: &Value) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas/output");
-    let text = std::fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
-    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
-    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
-    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
-}
 
 struct Bench {
     dir: tempfile::TempDir,
@@ -510,9 +501,7 @@ fn copy_binaries(from: &Path, to: &Path) {
 #[test]
 #[ignore = "needs a built llama.cpp: cargo xtask test --all"]
 fn a_real_llama_cpp_build() {
-    let binaries = std::env::var_os("B70_TEST_LLAMA_BIN").map(PathBuf::from);
-    let binaries =
-        binaries.expect("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with llama-server");
+    let binaries = llama_binary("");
     let bench = Bench::new();
     // Real binaries with the libraries they load, in a build folder whose CMake files are made up.
     let (source, build) = tree(&bench);
@@ -548,7 +537,7 @@ fn a_real_llama_cpp_build() {
 
 /// A model-pack manifest whose registry is `packs` in this folder, in the form upstream writes.
 fn spec_with_root(bench: &Bench, root: &Path) -> PathBuf {
-    let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/documents/lab/model-pack-manifest.json");
+    let lab = fixture("documents/lab/model-pack-manifest.json");
     let mut spec: Value = serde_json::from_slice(&std::fs::read(lab).expect("a fixture")).expect("JSON");
     spec["pack"]["registry_root"] = text(&root.join("packs")).into();
     bench.write("spec.json", &serde_json::to_vec(&spec).expect("values print"))

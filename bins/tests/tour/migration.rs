@@ -11,14 +11,11 @@ use std::process::{Command, Output, Stdio};
 
 use b70_gguf::{GgmlType, GgufWriter};
 use b70_manifest::{Sha256Hex, canonical_sha256};
+use b70_testkit::{fixture, repository};
 use serde_json::{Value, json};
 
 /// `time.time()` of some day.
 const TIME: f64 = 1_796_078_798.060_747_9;
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
 
 /// The executables of the workspace stand beside this package's.
 fn executable(name: &str) -> PathBuf {
@@ -131,7 +128,7 @@ fn model(path: &Path, seed: u64) {
 
 /// The three documents that people write, from the samples, with this tree's paths.
 fn documents(folder: &Path, ram: &Path, target: Sha256Hex, draft: Sha256Hex) {
-    let sample = |name: &str| read(&repository().join("fixtures/documents/lab").join(name));
+    let sample = |name: &str| read(&fixture("documents/lab").join(name));
     let (target, draft) = (json!(target), json!(draft));
     let mut pack = sample("model-pack-manifest.json");
     pack["source"]["path"] = json!(folder.join("models/target.gguf"));
@@ -349,7 +346,7 @@ fn golden(folder: &Path, model: Sha256Hex) {
 /// The record of a server whose process is gone.
 fn server_record(folder: &Path) {
     let worker = folder.join("results/workers/gpu0-baseline");
-    let mut record = read(&repository().join("fixtures/documents/lab/workers.json"));
+    let mut record = read(&fixture("documents/lab/workers.json"));
     let profile = record["profiles"]["mtp3-control"].take();
     let mut child = Command::new("/bin/true").spawn().expect("it starts");
     child.wait().expect("it ends");
@@ -384,7 +381,7 @@ fn commands(page: &str) -> Vec<(String, i32)> {
 
 #[test]
 fn the_page_is_true_line_by_line() {
-    let page = fs::read_to_string(repository().join("docs/migration.md")).expect("the page");
+    let page = fs::read_to_string(repository("docs/migration.md")).expect("the page");
     let tree = Tree::new();
     let before = snapshot(tree.folder.path(), "");
     let ram_before = snapshot(tree.ram.path(), "");
@@ -436,9 +433,9 @@ fn the_tests_that_the_page_names_exist() {
     }
     let mut known = std::collections::BTreeSet::new();
     for folder in ["crates", "bins"] {
-        names(&repository().join(folder), &mut known);
+        names(&repository(folder), &mut known);
     }
-    let page = fs::read_to_string(repository().join("docs/migration.md")).expect("the page");
+    let page = fs::read_to_string(repository("docs/migration.md")).expect("the page");
     let named: Vec<&str> = page
         .split("<!-- test: ")
         .skip(1)

@@ -50,9 +50,9 @@ fn every_step_proves_what_it_should_and_the_page_says_the_same() {
 fn documents_of_real_servers_have_a_kind_too() {
     let scratch = tempfile::tempdir().expect("a temporary folder");
     let keep = scratch.path().join("kept");
-    let server =
-        std::env::var("B70_TEST_LLAMA_SERVER").expect("run cargo xtask test --all, or name a llama-server here");
-    let out = tour(&["--json", "--llama-server", &server, "--keep", keep.to_str().expect("UTF-8")]);
+    let server = b70_testkit::llama_server();
+    let out =
+        tour(&["--json", "--llama-server", server.to_str().expect("UTF-8"), "--keep", keep.to_str().expect("UTF-8")]);
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
     let kinds = documents_are_valid(&keep);
     for kind in [Kind::Workers, Kind::WorkerIdentity, Kind::CalibrationResult, Kind::CalibrationRun] {

@@ -4,15 +4,12 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
 };
 
+use b70_testkit::{conforms, fixture, recorded_host};
 use serde_json::{Value, json};
-
-fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
-}
 
 fn worker(dir: &Path, args: &[&str]) -> (Value, i32) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_b70-worker"));
@@ -33,21 +30,11 @@ fn worker(dir: &Path, args: &[&str]) -> (Value, i32) {
     (document, out.status.code().unwrap())
 }
 
-/// Holds a document against the committed schema of a command's output.
-fn conforms(schema: &str, document: &Value) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas/output");
-    let text = fs::read_to_string(folder.join(format!("{schema}.schema.json"))).expect("a committed schema");
-    let schema_value = serde_json::from_str(&text).expect("a schema is JSON");
-    let validator = jsonschema::validator_for(&schema_value).expect("a schema");
-    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
-}
-
 #[test]
 fn the_labs_file_is_read_unchanged_and_assigned() {
     let dir = tempfile::tempdir().unwrap();
-    fs::copy(fixtures().join("documents/lab/workers.json"), dir.path().join("workers.json")).unwrap();
-    let host = fixtures().join("hosts/four-b70-idle");
+    fs::copy(fixture("documents/lab/workers.json"), dir.path().join("workers.json")).unwrap();
+    let host = recorded_host("four-b70-idle");
     let host = host.to_str().unwrap();
     let (found, code) = worker(dir.path(), &["validate", "--host-root", host]);
     assert_eq!(code, 0, "{found:#}");
@@ -97,7 +84,7 @@ fn the_labs_file_is_read_unchanged_and_assigned() {
 #[test]
 fn a_document_error_does_not_hide_missing_files() {
     let dir = tempfile::tempdir().unwrap();
-    let sample = fs::read_to_string(fixtures().join("documents/lab/workers.json")).unwrap();
+    let sample = fs::read_to_string(fixture("documents/lab/workers.json")).unwrap();
     let mut document: Value = serde_json::from_str(&sample).unwrap();
     document["workers"][1]["port"] = document["workers"][0]["port"].clone();
     fs::write(dir.path().join("workers.json"), document.to_string()).unwrap();
@@ -174,8 +161,8 @@ fn a_starter_file_is_valid_and_renders_in_every_form() {
 #[test]
 fn refusals_have_their_codes() {
     let dir = tempfile::tempdir().unwrap();
-    fs::copy(fixtures().join("documents/lab/workers.json"), dir.path().join("workers.json")).unwrap();
-    let host = fixtures().join("hosts/mask-two-cards");
+    fs::copy(fixture("documents/lab/workers.json"), dir.path().join("workers.json")).unwrap();
+    let host = recorded_host("mask-two-cards");
     let host = host.to_str().unwrap();
     for (args, code) in [
         (&["start", "--host-root", host][..], 1),
@@ -194,11 +181,11 @@ fn refusals_have_their_codes() {
 #[test]
 fn one_card_under_two_names_is_refused_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
-    let lab = fs::read_to_string(fixtures().join("documents/lab/workers.json")).unwrap();
+    let lab = fs::read_to_string(fixture("documents/lab/workers.json")).unwrap();
     let mut document: Value = serde_json::from_str(&lab).unwrap();
     document["workers"][1]["gpu"] = json!("0000:03:00.0");
     fs::write(dir.path().join("workers.json"), document.to_string()).unwrap();
-    let host = fixtures().join("hosts/four-b70-idle");
+    let host = recorded_host("four-b70-idle");
     let host = host.to_str().unwrap();
     for command in ["validate", "start"] {
         let (found, code) = worker(dir.path(), &[command, "--host-root", host]);
@@ -210,8 +197,8 @@ fn one_card_under_two_names_is_refused_by_every_command() {
 #[test]
 fn the_kernels_log_of_a_recorded_host_is_joined_to_the_workers_card() {
     let dir = tempfile::tempdir().unwrap();
-    fs::copy(fixtures().join("documents/lab/workers.json"), dir.path().join("workers.json")).unwrap();
-    let host = fixtures().join("hosts/wedged-card");
+    fs::copy(fixture("documents/lab/workers.json"), dir.path().join("workers.json")).unwrap();
+    let host = recorded_host("wedged-card");
     let host = host.to_str().unwrap();
     let (status, code) = worker(dir.path(), &["status", "--host-root", host]);
     assert_eq!(code, 0, "{status:#}");

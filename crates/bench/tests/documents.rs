@@ -302,13 +302,12 @@ fn what_is_no_result_is_named() {
 /// The independent recomputation: `fixtures/python/bench_referee.py` must agree on every figure, and must see a false one.
 #[test]
 fn an_independent_script_recomputes_every_figure() {
-    let python = std::env::var_os("B70_TEST_PYTHON").expect("run cargo xtask test, or set B70_TEST_PYTHON to a python");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gpu3.json");
     write(&path, measured(3, 50.0));
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/python/bench_referee.py");
+    let script = b70_testkit::fixture("python/bench_referee.py");
     let judge = || {
-        let output = std::process::Command::new(&python).arg(script).arg(&path).output().unwrap();
+        let output = b70_testkit::python().arg(&script).arg(&path).output().unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
         (output.status.code(), report["files"][0].clone())
     };

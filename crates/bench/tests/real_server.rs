@@ -12,11 +12,7 @@ mod fault_server;
 #[path = "support/proxy.rs"]
 mod proxy;
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use std::sync::atomic::AtomicBool;
 
@@ -24,64 +20,11 @@ use b70_bench::{
     CompareOptions, ComparisonVerdict, RunStatus, Target, compare_files, error_code, html_report, load_folder,
     load_result, recipe_sha256, text_report,
 };
-use b70_client::{Deadlines, Endpoint, Health};
+use b70_client::Deadlines;
 use b70_manifest::EvidenceClass;
 use b70_manifest::workers::Arm;
+use b70_testkit::LlamaServer;
 use fake::{calibration, target};
-
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-/// A server with a context of `context` tokens, ready.
-fn start(context: u32) -> (Server, String) {
-    let part = |name: &str, what: &str| {
-        let path = std::env::var_os(name).map(PathBuf::from);
-        let path = path.unwrap_or_else(|| panic!("set {name} to the path of {what}, or run cargo xtask test --all"));
-        assert!(path.is_file(), "{name}={} is not a file; it must be the path of {what}", path.display());
-        path
-    };
-    let binary = part("B70_TEST_LLAMA_SERVER", "a llama-server executable");
-    let model = part("B70_TEST_MODEL", "a small GGUF chat model");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let child = Command::new(binary)
-        .args([
-            "--host",
-            "127.0.0.1",
-            "--port",
-            &port.to_string(),
-            "-c",
-            &context.to_string(),
-            "-t",
-            "1",
-            "-np",
-            "1",
-            "--cache-ram",
-            "0",
-            "-m",
-        ])
-        .arg(model)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("B70_TEST_LLAMA_SERVER can be started");
-    let mut server = Server(child);
-    let url = format!("http://127.0.0.1:{port}");
-    let mut endpoint = Endpoint::new(&url).unwrap().with_deadlines(Deadlines::within(Duration::from_secs(2)));
-    let begun = Instant::now();
-    while !matches!(endpoint.health(), Ok(Health::Ready)) {
-        assert!(server.0.try_wait().unwrap().is_none(), "llama-server ended while starting");
-        assert!(begun.elapsed() < Duration::from_secs(120), "llama-server was not ready within 120 s");
-        thread::sleep(Duration::from_millis(100));
-    }
-    (server, url)
-}
 
 /// Tokens of an answer: enough for the window.
 const TOKENS: u32 = 101;
@@ -99,8 +42,10 @@ fn patient(calibration: &mut b70_bench::Calibration, prompts: &[usize]) {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn two_real_endpoints_and_an_a_a_comparison() {
-    let (_one, first) = start(1024);
-    let (_two, second) = start(1024);
+    let _one = LlamaServer::start(1024);
+    let first = &_one.url;
+    let _two = LlamaServer::start(1024);
+    let second = &_two.url;
     let folder = tempfile::tempdir().unwrap();
     let mut results = Vec::new();
     // ABBA on one card, BAAB on the other, with one and the same configuration.
@@ -150,7 +95,8 @@ fn two_real_endpoints_and_an_a_a_comparison() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_prompt_cache_left_on_is_caught() {
-    let (_server, url) = start(1024);
+    let _server = LlamaServer::start(1024);
+    let url = &_server.url;
     let folder = tempfile::tempdir().unwrap();
     let mut one = calibration(vec![target("warm", &url, 3)], &folder.path().join("out"));
     patient(&mut one, &[0, 1]);
@@ -169,7 +115,8 @@ fn a_prompt_cache_left_on_is_caught() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_context_too_small_is_caught_before_and_during() {
-    let (_server, url) = start(256);
+    let _server = LlamaServer::start(256);
+    let url = &_server.url;
     let folder = tempfile::tempdir().unwrap();
     let mut one = calibration(vec![target("small", &url, 3)], &folder.path().join("out"));
     patient(&mut one, &[2]);
@@ -195,7 +142,8 @@ fn a_context_too_small_is_caught_before_and_during() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn the_proxy_before_a_real_server() {
-    let (_server, url) = start(1024);
+    let _server = LlamaServer::start(1024);
+    let url = &_server.url;
     let count = proxy::classify_all(&url, TOKENS);
     println!(
         "{count} of {} faults and controls classified as expected, before a real llama-server",

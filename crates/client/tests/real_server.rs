@@ -4,85 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a failed step is a failed test; a skip is said")]
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use b70_client::{
     Api, CancelToken, CompletionRequest, Deadlines, Endpoint, Health, Limits, Message, StreamReader, StreamRecord,
 };
-
-struct Server {
-    child: Child,
-    url: String,
-}
-
-impl Server {
-    fn start() -> Self {
-        let part = |name: &str, what: &str| {
-            let path = std::env::var_os(name).map(PathBuf::from);
-            let path =
-                path.unwrap_or_else(|| panic!("set {name} to the path of {what}, or run cargo xtask test --all"));
-            assert!(path.is_file(), "{name}={} is not a file; it must be the path of {what}", path.display());
-            path
-        };
-        let binary = part("B70_TEST_LLAMA_SERVER", "a llama-server executable");
-        let model = part("B70_TEST_MODEL", "a small GGUF chat model");
-        // Free at this moment; the server's own bind decides, and a clash ends it before it loads anything.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let child = Command::new(binary)
-            .args([
-                "--host",
-                "127.0.0.1",
-                "--port",
-                &port.to_string(),
-                "-c",
-                "2048",
-                "-np",
-                "1",
-                "--cache-ram",
-                "0",
-                "-m",
-            ])
-            .arg(model)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("B70_TEST_LLAMA_SERVER can be started");
-        let mut server = Self { child, url: format!("http://127.0.0.1:{port}") };
-        server.wait_ready();
-        server
-    }
-
-    fn endpoint(&self) -> Endpoint {
-        Endpoint::new(&self.url).unwrap()
-    }
-
-    fn wait_ready(&mut self) {
-        let mut endpoint = self.endpoint().with_deadlines(Deadlines::within(Duration::from_secs(2)));
-        let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(120) {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("llama-server ended while starting: {status}");
-            }
-            if matches!(endpoint.health(), Ok(Health::Ready)) {
-                return;
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
-        panic!("llama-server was not ready within 120 s");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
+use b70_testkit::LlamaServer;
 
 fn check(record: &StreamRecord, tokens: u64) {
     assert!(!record.full_text().is_empty());
@@ -113,8 +41,8 @@ fn check(record: &StreamRecord, tokens: u64) {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn the_calls_of_a_real_server() {
-    let server = Server::start();
-    let mut endpoint = server.endpoint();
+    let server = LlamaServer::start(2048);
+    let mut endpoint = Endpoint::new(&server.url).unwrap();
 
     let who = endpoint.identify().unwrap();
     assert!(who.is_llama_server() && !who.loading);
@@ -157,10 +85,10 @@ fn the_calls_of_a_real_server() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_busy_real_server_is_seen_working_and_can_be_cancelled() {
-    let server = Server::start();
+    let server = LlamaServer::start(2048);
     let cancel = CancelToken::new();
-    let mut endpoint = server.endpoint().with_cancel(cancel.clone());
-    let mut watcher = server.endpoint().with_deadlines(Deadlines::within(Duration::from_secs(10)));
+    let mut endpoint = Endpoint::new(&server.url).unwrap().with_cancel(cancel.clone());
+    let mut watcher = Endpoint::new(&server.url).unwrap().with_deadlines(Deadlines::within(Duration::from_secs(10)));
     let mut request = CompletionRequest::cold(Api::Chat, "Tell a long story about a lighthouse.", 1500);
     request.extra.insert("ignore_eos".to_owned(), true.into());
     let mut seen = 0;

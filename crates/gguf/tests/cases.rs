@@ -9,7 +9,7 @@ use b70_gguf::{GgufFile, OpenError};
 use common::{defect_name, invariants};
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/gguf-cases")
+    b70_testkit::fixture("gguf-cases")
 }
 
 fn verdicts() -> serde_json::Map<String, serde_json::Value> {

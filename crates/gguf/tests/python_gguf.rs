@@ -2,29 +2,15 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use b70_gguf::{Directory, GgufFile, SplitModel, Value, ValueType};
 use serde_json::{Value as Json, json};
 
 /// Runs the referee script and returns what it printed.
 fn referee(action: &str, file: &Path) -> String {
-    let python = std::env::var_os("B70_TEST_PYTHON").unwrap_or_else(|| {
-        panic!("run cargo xtask test, or set B70_TEST_PYTHON to a python with gguf==0.19.0 numpy");
-    });
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/python/referee.py");
-    let output = Command::new(&python)
-        .args([script.as_os_str(), action.as_ref(), file.as_os_str()])
-        .output()
-        .unwrap_or_else(|error| panic!("cannot run B70_TEST_PYTHON={}: {error}", python.display()));
-    assert!(
-        output.status.success(),
-        "{} {action} failed (does it have gguf==0.19.0 numpy?):\n{}",
-        python.display(),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("JSON is UTF-8")
+    let script = b70_testkit::repository("crates/gguf/tests/python/referee.py");
+    b70_testkit::run(b70_testkit::python().arg(script).arg(action).arg(file))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -5,7 +5,7 @@ mod common;
 use std::process::Command;
 
 use b70_golden::{FixtureOptions, HEADER, HEADER_NAME, SET_NAME, SetParameters, prepare};
-use common::run;
+use b70_testkit::run;
 
 #[test]
 fn a_c_program_reads_the_set_by_its_own_header() {

@@ -13,7 +13,7 @@ use b70_golden::{
     prepare,
 };
 use b70_manifest::golden::FocusedStatus;
-use common::run;
+use b70_testkit::run;
 
 struct Build {
     root: tempfile::TempDir,

@@ -12,7 +12,8 @@ use b70_golden::{
 };
 use b70_manifest::golden::GoldenSet;
 use b70_manifest::{Explain as _, Sha256Hex, exit};
-use common::{python, run, tensors};
+use b70_testkit::run;
+use common::{python, tensors};
 use serde_json::{Value, json};
 
 fn small() -> SetParameters {

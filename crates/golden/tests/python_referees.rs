@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use b70_golden::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, ggml_q4_0, ggml_q8_0, ggml_q8_1};
 use b70_store::Sha256;
-use common::{python, run, tensors, values};
+use b70_testkit::run;
+use common::{python, tensors, values};
 
 #[test]
 fn cpython_recomputes_three_other_sets() {

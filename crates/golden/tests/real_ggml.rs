@@ -9,16 +9,12 @@ use std::path::PathBuf;
 
 use b70_golden::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, Q8_1_BYTES, SetParameters, WEIGHTS, ggml_q4_0, ggml_q8_0, ggml_q8_1};
 use b70_manifest::golden::GoldenRule;
-use common::{python, run, tensors, values};
+use b70_testkit::run;
+use common::{python, tensors, values};
 
 /// The library.
 fn library() -> PathBuf {
-    let bin = std::env::var_os("B70_TEST_LLAMA_BIN").unwrap_or_else(|| {
-        panic!("run cargo xtask test --all, or set B70_TEST_LLAMA_BIN to a folder with libggml-base.so")
-    });
-    let library = PathBuf::from(bin).join("libggml-base.so");
-    assert!(library.exists(), "{} is not there: build llama.cpp with BUILD_SHARED_LIBS=ON", library.display());
-    library
+    b70_testkit::llama_binary("libggml-base.so")
 }
 
 fn quantised<const N: usize>(values: &[[f32; BLOCK]], quantise: fn(&[f32; BLOCK], &mut [u8; N])) -> Vec<u8> {

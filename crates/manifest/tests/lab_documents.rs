@@ -1,7 +1,5 @@
 //! The lab's documents are read and written back without a change of content.
 
-use std::path::Path;
-
 use b70_manifest::artifact::{DeepValidationV1, RegistryRecord};
 use b70_manifest::document::{self, Document, Kind, read_text};
 use b70_manifest::golden::{GoldenCorpusManifest, GoldenSet, LabFocusedResult};
@@ -14,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 fn fixture(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents").join(name);
+    let path = b70_testkit::fixture("documents").join(name);
     std::fs::read_to_string(&path).expect("the sample is part of the repository")
 }
 

@@ -1,7 +1,5 @@
 //! Migration loses nothing.
 
-use std::path::Path;
-
 use b70_manifest::migrate::{migrate, revert};
 use b70_manifest::validate::check_text;
 use proptest::prelude::*;
@@ -10,7 +8,7 @@ use serde_json::{Value, json};
 const DOCUMENTS: [&str; 3] = ["workers.json", "model-pack-manifest.json", "golden-corpus-manifest.json"];
 
 fn lab(name: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/lab").join(name);
+    let path = b70_testkit::fixture("documents/lab").join(name);
     serde_json::from_str(&std::fs::read_to_string(path).expect("a sample")).expect("JSON")
 }
 

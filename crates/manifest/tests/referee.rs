@@ -2,8 +2,8 @@
 //! mutated document that `validate` rejects for reasons of the schema.
 
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Stdio;
 
 use b70_manifest::document::Kind;
 use b70_manifest::schema;
@@ -21,7 +21,7 @@ json.dump([validators[one["kind"]].is_valid(one["document"]) for one in job["doc
 "#;
 
 fn samples() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/samples")
+    b70_testkit::fixture("documents/samples")
 }
 
 fn sample(kind: Kind) -> Value {
@@ -31,21 +31,16 @@ fn sample(kind: Kind) -> Value {
 
 /// Asks Python about each document; true is accepted.
 fn ask(documents: &[(Kind, Value)]) -> Vec<bool> {
-    let Some(python) = std::env::var_os("B70_TEST_PYTHON") else {
-        panic!(
-            "set B70_TEST_PYTHON to a Python 3 with the package jsonschema (python3 -m venv DIR && DIR/bin/pip install jsonschema)"
-        );
-    };
     let schemas: serde_json::Map<String, Value> =
         Kind::ALL.iter().map(|kind| (kind.to_string(), schema::of(*kind).clone())).collect();
     let documents: Vec<Value> =
         documents.iter().map(|(kind, document)| json!({"kind": kind, "document": document})).collect();
-    let mut child = Command::new(&python)
+    let mut child = b70_testkit::python()
         .args(["-c", SCRIPT])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .unwrap_or_else(|error| panic!("B70_TEST_PYTHON={}: {error}", python.display()));
+        .expect("B70_TEST_PYTHON can be started");
     let job = json!({"schemas": schemas, "documents": documents}).to_string();
     child.stdin.take().expect("piped").write_all(job.as_bytes()).expect("Python reads");
     let output = child.wait_with_output().expect("Python ends");

@@ -1,14 +1,9 @@
 //! The committed schemas are those of the types, and every field says what it is.
 
-use std::path::{Path, PathBuf};
-
 use b70_manifest::document::Kind;
 use b70_manifest::schema;
+use b70_testkit::repository;
 use serde_json::Value;
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
-}
 
 #[test]
 fn committed_schemas_are_current() {

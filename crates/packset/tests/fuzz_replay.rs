@@ -2,22 +2,10 @@
 
 mod common;
 
-use std::path::PathBuf;
-
 #[path = "invariants/set_directory.rs"]
 mod set_directory;
 
 #[test]
 fn corpus_and_regressions() {
-    let fuzz = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
-    let mut inputs = 0;
-    for folder in ["corpus/set_directory", "regressions/set_directory"].map(|name| fuzz.join(name)) {
-        let entries =
-            std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{} is committed: {error}", folder.display()));
-        for entry in entries {
-            set_directory::check(&std::fs::read(entry.expect("readable").path()).expect("readable"));
-            inputs += 1;
-        }
-    }
-    assert!(inputs >= 10, "the corpus holds the hand-made seeds at least");
+    b70_testkit::replay("set_directory", 10, set_directory::check);
 }

@@ -11,24 +11,12 @@ use b70_packset::{
     Depth, Expectation, Lookup, SetDir, Stage, StageOptions, StageTrust, VerifyStatus, stage_ram, stage_validate,
 };
 use b70_store::Progress;
+use b70_testkit::{Dice, memory};
 use common::Lab;
 use common::models::STANDARD;
 
-/// splitmix64: the same tamperings each time.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
-
 /// Changes one byte of a file in place and puts its times back.
-fn tamper(path: &Path, at: u64, numbers: &mut Numbers) {
+fn tamper(path: &Path, at: u64, numbers: &mut Dice) {
     let metadata = fs::metadata(path).expect("our file");
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("our file");
     let file = fs::File::options().read(true).write(true).open(path).expect("our file");
@@ -48,7 +36,7 @@ fn a_thousand_tamperings_and_not_one_is_trusted() {
     let lab = Lab::with(&STANDARD);
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
-    let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
+    let ram = memory();
     let options = StageOptions {
         ram_root: ram.path(),
         uid: rustix::process::geteuid().as_raw(),
@@ -62,7 +50,7 @@ fn a_thousand_tamperings_and_not_one_is_trusted() {
         .map(|entry| entry.expect("a stage").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "bin"))
         .collect();
-    let mut numbers = Numbers(20_261_129);
+    let mut numbers = Dice(20_261_129);
     let (mut refused, mut by_receipt) = (0, 0);
     for _ in 0..1000 {
         let victim = &names[numbers.below(names.len() as u64) as usize];
@@ -90,7 +78,7 @@ fn a_consumer_takes_slices_from_a_stage() {
     let lab = Lab::with(&STANDARD);
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
-    let ram = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
+    let ram = memory();
     let options = StageOptions {
         ram_root: ram.path(),
         uid: rustix::process::geteuid().as_raw(),

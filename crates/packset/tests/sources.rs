@@ -18,8 +18,8 @@ use common::{Lab, sha256_of, tool};
 use serde_json::json;
 
 fn spec(lab: &Lab, sha256: Sha256Hex) -> ModelPackManifest {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/documents/lab/model-pack-manifest.json");
-    let mut spec = b70_packset::read_spec(path.as_ref()).expect("the fixture is a spec");
+    let path = b70_testkit::fixture("documents/lab/model-pack-manifest.json");
+    let mut spec = b70_packset::read_spec(&path).expect("the fixture is a spec");
     spec.source.path = lab.path.display().to_string();
     spec.source.sha256 = sha256;
     spec.source.size_bytes = Some(fs::metadata(&lab.path).expect("the model").len());

@@ -1,57 +1,20 @@
 //! Tests that need root, a pid namespace and another user. `cargo xtask test --all` runs them.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A test ends, and speaks, where something is amiss.
 
-use std::{
-    fs,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{fs, process::Command, time::Duration};
 
 use b70_procguard::{
     Host, LeaseError, LeaseKind, LeaseOwner, LeaseRoot, PidState, ProcStat, ProcessIdentity, Session, Signaller,
     StopPolicy, Usage, UsageOptions, VerifiedProcess, VerifyError, stop,
 };
-
-const INSIDE: &str = "B70_TEST_INSIDE_NAMESPACE";
-
-/// Runs one test of this binary inside a new pid namespace with its own `/proc`.
-fn in_namespace(test: &str) {
-    let me = std::env::current_exe().unwrap();
-    let out = Command::new("unshare")
-        .args(["--fork", "--pid", "--mount-proc"])
-        .arg(me)
-        .args(["--exact", test, "--include-ignored", "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare (util-linux) is needed by this test: install it");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{text}");
-    for line in text.lines().filter(|l| l.contains("reuse")) {
-        println!("{line}");
-    }
-}
+use b70_testkit::{in_pid_namespace, spawn_as};
 
 #[test]
 #[ignore = "needs root and a pid namespace with ns_last_pid: cargo xtask test --all"]
 fn a_reused_pid_is_never_signalled() {
-    if std::env::var_os(INSIDE).is_some() {
-        return reuse_rounds();
+    if in_pid_namespace("a_reused_pid_is_never_signalled") {
+        reuse_rounds();
     }
-    in_namespace("a_reused_pid_is_never_signalled");
-}
-
-/// Makes the next process of this namespace get exactly that number.
-fn spawn_as(pid: u32, program: &str, args: &[&str]) -> std::process::Child {
-    for _ in 0..200 {
-        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("ns_last_pid can be written");
-        let mut child = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        if child.id() == pid {
-            return child;
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    panic!("pid {pid} was not given again");
 }
 
 fn reuse_rounds() {
@@ -114,14 +77,12 @@ fn reuse_rounds() {
 #[test]
 #[ignore = "needs root and a pid namespace: cargo xtask test --all"]
 fn a_scan_inside_a_pid_namespace_says_what_it_cannot_see() {
-    if std::env::var_os(INSIDE).is_some() {
+    if in_pid_namespace("a_scan_inside_a_pid_namespace_says_what_it_cannot_see") {
         let cards = b70_procguard::Cards::assumed(&["0000:03:00.0".parse().unwrap()]);
         let usage = Usage::scan(&Host::real(), &cards, &UsageOptions::default());
         assert_eq!(usage.cards[0].verdict, b70_procguard::CardVerdict::Unknown);
         assert!(usage.unreadable.iter().any(|u| u.what.contains("pid namespace")), "{usage:?}");
-        return;
     }
-    in_namespace("a_scan_inside_a_pid_namespace_says_what_it_cannot_see");
 }
 
 const OTHER_USER: &str = "B70_TEST_AS_OTHER_USER";

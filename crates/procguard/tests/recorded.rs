@@ -1,12 +1,8 @@
 //! Verdicts of the recorded trees under `fixtures/hosts`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)] // A test ends, and speaks, where something is amiss.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use b70_testkit::{fixture, recorded_host};
+use std::{fs, process::Command, time::Duration};
 
 use b70_procguard::{
     CardVerdict, Cards, CheckStatus, DoctorReport, GpuRef, Host, KernelLog, LeaseRoot, ListenerOwnership, Usage,
@@ -15,12 +11,8 @@ use b70_procguard::{
 
 const SLOTS: [&str; 4] = ["0000:03:00.0", "0000:07:00.0", "0000:43:00.0", "0000:c3:00.0"];
 
-fn hosts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts")
-}
-
 fn load(name: &str) -> (Host, Cards) {
-    let host = Host::recorded(&hosts().join(name)).expect("a recorded tree");
+    let host = Host::recorded(&recorded_host(name)).expect("a recorded tree");
     let cards = Cards::scan(&host).expect("readable cards");
     (host, cards)
 }
@@ -309,7 +301,7 @@ fn the_json_has_the_promised_fields() {
 #[test]
 fn a_record_of_a_record_gives_the_same_verdicts() {
     let dir = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(hosts()).unwrap() {
+    for entry in fs::read_dir(fixture("hosts")).unwrap() {
         let entry = entry.unwrap();
         if !entry.path().is_dir() {
             continue;
@@ -363,7 +355,10 @@ fn a_lease_directory_can_be_listed_for_a_recorded_host() {
 
 #[test]
 fn the_trees_are_what_their_generator_makes() {
-    let out =
-        Command::new("python3").arg(hosts().join("generate.py")).arg("--check").output().expect("python3 is installed");
+    let out = Command::new("python3")
+        .arg(recorded_host("generate.py"))
+        .arg("--check")
+        .output()
+        .expect("python3 is installed");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

@@ -10,18 +10,14 @@ use b70_store::{
     RelPath, Root, Sha256, Sha256Lanes, Source, Subject, TempFile, admit, examine, hash_file, hash_many,
     hash_many_with, issue, pool,
 };
+use b70_testkit::memory;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const FILES: usize = 16;
 const LEN: usize = 8 << 20;
 
-fn scratch() -> tempfile::TempDir {
-    // In memory, so that no disk is measured.
-    tempfile::tempdir_in("/dev/shm").expect("a tmpfs at /dev/shm")
-}
-
 fn hashing(c: &mut Criterion) {
-    let dir = scratch();
+    let dir = memory();
     let paths: Vec<PathBuf> = (0..FILES)
         .map(|i| {
             let path = dir.path().join(i.to_string());
@@ -74,7 +70,7 @@ fn lanes(c: &mut Criterion) {
 }
 
 fn publishing(c: &mut Criterion) {
-    let dir = scratch();
+    let dir = memory();
     let root = Root::open(dir.path()).expect("opens");
     let source = dir.path().join("source");
     std::fs::write(&source, vec![7; 4 * LEN]).expect("written");
@@ -101,7 +97,7 @@ fn publishing(c: &mut Criterion) {
 }
 
 fn honouring(c: &mut Criterion) {
-    let dir = scratch();
+    let dir = memory();
     let root = Root::open(dir.path()).expect("opens");
     let files: Vec<Expected> = (0..187_u64)
         .map(|i| {

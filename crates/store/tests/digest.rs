@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use b70_store::{
     Blake3, Content, DigestKind, Error, Hasher, Job, Progress, Sha256, Source, hash_file, hash_many, open_source,
 };
+use b70_testkit::bytes;
 use proptest::prelude::*;
 use sha2::Digest as _;
 
-use common::{bytes, disk, name, root};
+use common::{disk, name, root};
 
 fn reference(data: &[u8]) -> (Sha256, Blake3) {
     (Sha256(sha2::Sha256::digest(data).into()), Blake3(*blake3::hash(data).as_bytes()))

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 #[test]
 fn names_of_a_receipt_do_not_leave_the_folder() {
-    let dir = tempfile::Builder::new().tempdir_in("/dev/shm").expect("a tmpfs at /dev/shm");
+    let dir = b70_testkit::memory();
     std::fs::write(dir.path().join("a.bin"), "content").expect("written");
     let root = Root::open(dir.path()).expect("our folder");
     let files = [Expected { name: RelPath::new("a.bin").expect("a name"), size: 7, sha256: None }];

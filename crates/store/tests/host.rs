@@ -10,8 +10,9 @@ use b70_store::{
     Error, FsKind, RootKind, Scope, default_root, file_system_of, git_work_tree, headroom, identity_of, open_or_create,
     open_ram_root, refuse_in_git,
 };
+use b70_testkit::memory;
 
-use common::{disk, memory, root};
+use common::{disk, root};
 
 const MIB: u64 = 1 << 20;
 

@@ -8,12 +8,13 @@ use b70_store::{
     Content, DigestKind, Error, Job, LaneKernel, LeasedFile, OnExisting, Progress, Region, Sha256, Sha256Lanes,
     TempFile, hash_many_with, pool, read_back,
 };
+use b70_testkit::{bytes, memory};
 use proptest::prelude::*;
 use sha2::Digest as _;
 
 mod common;
 
-use common::{bytes, disk, memory, name, root};
+use common::{disk, name, root};
 
 fn reference(data: &[u8]) -> Sha256 {
     Sha256(sha2::Sha256::digest(data).into())

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use b70_store::{
     DigestKind, Digests, Error, Hasher, Job, LaneKernel, LeasedFile, Progress, Source, hash_file, hash_many_with, pool,
 };
+use b70_testkit::{bytes, memory};
 
 mod common;
 
-use common::{bytes, disk, memory};
+use common::disk;
 
 /// Longer than anything here takes, shorter than the 45 s after which the kernel ends a lease by itself.
 const SOON: Duration = Duration::from_secs(20);

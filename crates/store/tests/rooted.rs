@@ -16,8 +16,9 @@ use b70_store::{
     ReceiptVerdict, StagingDir, Subject, TempFile, Trust, admit, examine, headroom, issue, open_ram_root,
     publish_bytes, replace_bytes, sweep_orphans,
 };
+use b70_testkit::{bytes, memory};
 
-use common::{bytes, child, disk, job, memory, name, root, run, tree};
+use common::{child, disk, job, name, root, run, tree};
 
 /// A mount, undone when dropped.
 struct Mount {

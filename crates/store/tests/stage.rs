@@ -9,7 +9,8 @@ use b70_store::{
     Admission, Blake3, Content, Error, Expected, HashOptions, Result, Root, Sha256, Source, StageFile, StagingDir,
     Trust, admit, identity_at, stage,
 };
-use common::{disk, memory, name, root, tree};
+use b70_testkit::memory;
+use common::{disk, name, root, tree};
 
 const BYTES: &[u8] = &[7; 300_000];
 

@@ -5,49 +5,21 @@
 mod support;
 
 use std::{
-    fs,
     os::unix::fs::chown,
-    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use b70_procguard::{PidState, ProcStat, ProcessSignal, SignalOutcome, Signaller, VerifiedProcess};
+use b70_testkit::{in_pid_namespace, spawn_as};
 use b70_worker::{ActionOutcome, read_identity};
 use support::{Bench, reasons};
-
-const INSIDE: &str = "B70_TEST_INSIDE_NAMESPACE";
-
-/// Makes the next process of this namespace get exactly that number.
-fn spawn_as(pid: u32, program: &str, args: &[&str]) -> std::process::Child {
-    for _ in 0..200 {
-        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("ns_last_pid can be written");
-        let mut child = Command::new(program).args(args).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        if child.id() == pid {
-            return child;
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-    panic!("pid {pid} was not given again");
-}
 
 #[test]
 #[ignore = "needs root and a pid namespace with ns_last_pid: cargo xtask test --all"]
 fn a_worker_whose_number_a_stranger_has_signals_nobody() {
-    const TEST: &str = "a_worker_whose_number_a_stranger_has_signals_nobody";
-    if std::env::var_os(INSIDE).is_some() {
-        return strangers();
+    if in_pid_namespace("a_worker_whose_number_a_stranger_has_signals_nobody") {
+        strangers();
     }
-    let out = Command::new("unshare")
-        .args(["--fork", "--pid", "--mount-proc"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", TEST, "--include-ignored", "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("unshare (util-linux) is needed by this test: install it");
-    let text = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{text}");
-    text.lines().filter(|l| l.contains("rounds")).for_each(|line| println!("{line}"));
 }
 
 fn strangers() {

@@ -13,6 +13,7 @@ use std::{
 };
 
 use b70_procguard::{ProcessIdentity, ProcessSignal, SignalOutcome, VerifiedProcess};
+use b70_testkit::recorded_host;
 use b70_worker::{ActionOutcome, LivenessState, ProbeOptions, StatusOptions, local_listener, probe, read_identity};
 use serde_json::json;
 use support::{Bench, free_port, reasons};
@@ -137,7 +138,7 @@ fn busy_ports_leases_and_vanished_models_block() {
     fs::write(bench.dir.path().join("model.gguf"), b"GGUF").unwrap();
     // On a host with cards a missing one blocks.
     bench.mode = b70_worker::GpuMode::Required;
-    let tree = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/no-cards");
+    let tree = recorded_host("no-cards");
     bench.host = b70_procguard::Host::recorded(&tree).unwrap();
     assert!(reasons(&bench.start()).contains("there is no card 0"));
 }
@@ -152,7 +153,7 @@ fn foreign_processes_of_a_recorded_host_block_their_cards() {
         ("vllm-all-cards", vec![true, true, false, false]),
         ("four-b70-idle", vec![false; 4]),
     ] {
-        let tree = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts").join(host);
+        let tree = recorded_host(host);
         bench.host = b70_procguard::Host::recorded(&tree).unwrap();
         let plan = bench.with(|s| s.plan_start(&[])).unwrap();
         let found: Vec<bool> = plan.plan.iter().map(|a| !a.allowed).collect();

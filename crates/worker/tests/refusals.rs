@@ -16,16 +16,13 @@ use std::{
 use b70_admission::{Fingerprint, Known, fingerprint_sha256};
 use b70_procguard::{Host, LeaseKind, LeaseRoot, ProcessSignal, Signaller, VerifiedProcess};
 use b70_store::Sha256;
+use b70_testkit::{fixture, recorded_host};
 use b70_worker::{
     ActionOutcome, GpuMode, Lane, ResolveOptions, StartChecks, StartOptions, Supervisor, WorkerPlan, read_identity,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::json;
 use support::{Bench, reasons};
-
-fn hosts() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts")
-}
 
 /// Nothing was started, and no folder, record or log was made.
 fn untouched(bench: &Bench, plan: &WorkerPlan) {
@@ -68,7 +65,7 @@ fn masks_of_a_foreign_server_block_what_its_driver_would_take() {
     ] {
         let tree = tempfile::tempdir().unwrap();
         let copy = tree.path().join("host");
-        let copied = Command::new("cp").arg("-a").arg(hosts().join("mask-two-cards")).arg(&copy).status().unwrap();
+        let copied = Command::new("cp").arg("-a").arg(recorded_host("mask-two-cards")).arg(&copy).status().unwrap();
         assert!(copied.success());
         fs::write(copy.join("proc/9000/environ"), format!("ZE_AFFINITY_MASK={mask}\0")).unwrap();
         bench.host = Host::recorded(&copy).unwrap();
@@ -169,7 +166,7 @@ fn a_model_larger_than_memory_blocks_unless_that_is_allowed() {
 #[test]
 fn a_fingerprint_is_recorded_when_it_is_of_this_build_and_refused_when_it_is_not() {
     let mut bench = Bench::new(1, "");
-    let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/documents/samples/fingerprint.json");
+    let sample = fixture("documents/samples/fingerprint.json");
     let mut fingerprint: Fingerprint = serde_json::from_slice(&fs::read(sample).unwrap()).unwrap();
     fingerprint.libraries.clear();
     let path = bench.dir.path().join("fingerprint.json");
@@ -263,7 +260,7 @@ const STARTER: &str = "B70_TEST_STARTER";
 /// The starting command: a process of its own that starts the worker on a recorded host with cards, and ends.
 fn start_and_end(config: &Path) {
     let lane = Lane::load(config).unwrap();
-    let host = Host::recorded(&hosts().join("four-b70-idle")).unwrap();
+    let host = Host::recorded(&recorded_host("four-b70-idle")).unwrap();
     let resolve = ResolveOptions { layout: None, uid: 0 };
     let lease_root = config.with_file_name("leases");
     let checks = StartChecks::default();

@@ -3,8 +3,9 @@
 mod common;
 
 use b70_packset::{LayoutError, MatrixShape};
+use b70_testkit::bytes;
 use b70_xe2pack::emulate::{self, Accumulation, EmulateError};
-use common::{packed_by_reference, random_bytes, sha256};
+use common::{packed_by_reference, sha256};
 use half::f16;
 
 /// MT19937 seeded as `CPython`'s `random.seed(integer)` does for one 32-bit word.
@@ -167,7 +168,7 @@ fn refused_inputs() {
     let packed = |payload: &[u8], input: &[u8]| emulate::packed(shape, payload, input, Accumulation::Contract);
     for found in [0, 1, 36, 71, 73] {
         let expected = EmulateError::Activations { row_bytes: 72, found };
-        assert_eq!(packed(&payload, &random_bytes(found as usize, 1)), Err(expected));
+        assert_eq!(packed(&payload, &bytes(found as usize, 1)), Err(expected));
     }
     let error = packed(&payload[1..], &[0; 72]).expect_err("a short payload");
     assert!(matches!(error, EmulateError::Weights(LayoutError::Length { what: "payload", found: 575, .. })));

@@ -3,8 +3,9 @@
 mod common;
 
 use b70_packset::{Layout, LayoutError, MatrixShape, Segment, Threads};
+use b70_testkit::bytes;
 use b70_xe2pack::{Xe2DpasV2, self_test};
-use common::{kernels, len, packed_by_reference, random_bytes};
+use common::{kernels, len, packed_by_reference};
 
 const GUARD: usize = 192;
 
@@ -45,7 +46,7 @@ fn every_block_count_and_tile_count_around_the_boundaries() {
                 continue;
             }
             let shape = MatrixShape { k: blocks * 32, n: tiles * 16 };
-            let source = random_bytes((blocks * tiles * 288) as usize, blocks * 100 + tiles);
+            let source = bytes((blocks * tiles * 288) as usize, blocks * 100 + tiles);
             let payload = packed_by_reference(shape, &source);
             for kernel in kernels() {
                 let layout = Xe2DpasV2::with_kernel(kernel);
@@ -62,7 +63,7 @@ fn every_block_count_and_tile_count_around_the_boundaries() {
 #[test]
 fn every_misalignment_within_a_line() {
     for shape in [MatrixShape { k: 32 * 35, n: 16 * 3 }, MatrixShape { k: 64, n: 16 * 10 }] {
-        let source = random_bytes(len(&Xe2DpasV2::new(), shape), shape.n);
+        let source = bytes(len(&Xe2DpasV2::new(), shape), shape.n);
         let payload = packed_by_reference(shape, &source);
         for kernel in kernels() {
             let layout = Xe2DpasV2::with_kernel(kernel);
@@ -78,7 +79,7 @@ fn every_misalignment_within_a_line() {
 #[test]
 fn pools_of_any_size_give_the_same_bytes() {
     let shape = MatrixShape { k: 96, n: 16 * 37 };
-    let source = random_bytes(len(&Xe2DpasV2::new(), shape), 3);
+    let source = bytes(len(&Xe2DpasV2::new(), shape), 3);
     let payload = packed_by_reference(shape, &source);
     for threads in [1, 2, 3, 5] {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a small pool");

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::path::Path;
-
 use b70_packset::{Layout, MatrixShape, Threads};
 use b70_xe2pack::{Xe2DpasV2, source_pattern, vectors};
 use common::{kernels, packed_by_reference, sha256};
@@ -60,7 +58,7 @@ fn every_kernel_gives_the_known_bytes() {
 
 #[test]
 fn the_committed_vectors_are_current() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/vectors/xe2-dpas-v2.json");
+    let path = b70_testkit::fixture("vectors/xe2-dpas-v2.json");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| {
         panic!("{}: {error}; `cargo xtask vectors` writes it", path.display());
     });

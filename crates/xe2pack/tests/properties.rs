@@ -3,9 +3,10 @@
 mod common;
 
 use b70_packset::{Layout, MatrixShape, Threads};
+use b70_testkit::bytes;
 use b70_xe2pack::Xe2DpasV2;
 use b70_xe2pack::emulate::{self, Accumulation};
-use common::{kernels, packed_by_reference, random_bytes};
+use common::{kernels, packed_by_reference};
 use proptest::prelude::*;
 
 fn shapes() -> impl Strategy<Value = MatrixShape> {
@@ -20,7 +21,7 @@ fn threads() -> impl Strategy<Value = Threads> {
 fn tensors() -> impl Strategy<Value = (MatrixShape, Vec<u8>)> {
     (shapes(), any::<u64>(), prop::collection::vec((any::<prop::sample::Index>(), special_scale()), 0..8)).prop_map(
         |(shape, seed, specials)| {
-            let mut source = random_bytes((shape.k / 32 * shape.n * 18) as usize, seed);
+            let mut source = bytes((shape.k / 32 * shape.n * 18) as usize, seed);
             let blocks = source.len() / 18;
             for (index, bits) in specials {
                 let at = index.index(blocks) * 18;
@@ -98,7 +99,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let payload = packed_by_reference(shape, &source);
-        let activations = random_bytes((m * shape.k / 32 * 36) as usize, seed);
+        let activations = bytes((m * shape.k / 32 * 36) as usize, seed);
         for order in Accumulation::ALL {
             let from_payload = emulate::packed(shape, &payload, &activations, order).expect("valid");
             let from_blocks = emulate::unpacked(shape, &source, &activations, order).expect("valid");

@@ -21,11 +21,6 @@ use models::{STANDARD, mini_plan, write_json, write_model};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The repository's `fixtures` folder.
-pub fn fixtures() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures")
-}
-
 /// The executable, without anything of this environment that changes what it does.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_b70-pack"));

@@ -17,7 +17,8 @@ use b70_store::{HashOptions, Progress, Sha256};
 use b70_xe2pack::{ALL_PLAN, Xe2DpasV2};
 use serde_json::{Value, json};
 
-use crate::real::support::{Lane, isolated, pid_of};
+use crate::real::support::{Lane, pid_of};
+use b70_testkit::in_pid_namespace;
 
 fn in_memory(prefix: &str) -> tempfile::TempDir {
     tempfile::Builder::new()
@@ -53,7 +54,7 @@ fn damage(path: &Path) {
 #[test]
 #[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn an_admitted_copy_in_memory_is_preferred() {
-    if !isolated("copies::an_admitted_copy_in_memory_is_preferred") {
+    if !in_pid_namespace("copies::an_admitted_copy_in_memory_is_preferred") {
         return;
     }
     let ram = in_memory("b70-worker-copy-");
@@ -111,7 +112,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
 #[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_pack_set_is_bound_only_by_its_admitted_stage() {
     const VARIABLE: &str = "B70_TEST_PACK_STAGE";
-    if !isolated("copies::a_pack_set_is_bound_only_by_its_admitted_stage") {
+    if !in_pid_namespace("copies::a_pack_set_is_bound_only_by_its_admitted_stage") {
         return;
     }
     let ram = in_memory("b70-worker-stage-");

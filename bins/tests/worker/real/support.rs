@@ -2,52 +2,12 @@
 
 use std::{
     fs,
-    net::TcpListener,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
+use b70_testkit::{chat_model, conforms, llama_server, port_from};
 use serde_json::{Value, json};
-
-const INNER: &str = "B70_TEST_INNER";
-
-/// Should this process run the test itself? Other llama-servers of the machine are in the way of every card, so the test
-/// runs in a pid namespace where it sees none: the outer call starts that and returns false.
-pub(crate) fn isolated(test: &str) -> bool {
-    if std::env::var_os(INNER).is_some() {
-        return true;
-    }
-    let mut inner = Command::new("unshare");
-    inner.args(["--pid", "--fork", "--mount-proc", "--"]).arg(std::env::current_exe().unwrap());
-    inner.args([test, "--exact", "--include-ignored", "--nocapture"]).env(INNER, "1");
-    let status = inner.status().expect("unshare (util-linux) can be run");
-    assert!(
-        status.success(),
-        "the test in its own pid namespace failed, or unshare was refused (it takes root): {status}"
-    );
-    false
-}
-
-fn part(name: &str, what: &str) -> PathBuf {
-    let path = std::env::var_os(name).map(PathBuf::from);
-    let path = path.unwrap_or_else(|| panic!("set {name} to the path of {what}, or run cargo xtask test --all"));
-    assert!(path.is_file(), "{name}={} is not a file; it must be the path of {what}", path.display());
-    path
-}
-
-/// A port of this moment below the range of outgoing connections.
-pub(crate) fn port(from: u16) -> u16 {
-    (from..from + 100).find(|p| TcpListener::bind(("127.0.0.1", *p)).is_ok()).unwrap()
-}
-
-/// Holds a document against the committed schema of a command's output.
-pub(crate) fn conforms(schema: &str, document: &Value) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas/output");
-    let text = fs::read_to_string(folder.join(format!("{schema}.schema.json"))).unwrap();
-    let validator = jsonschema::validator_for(&serde_json::from_str(&text).unwrap()).unwrap();
-    let errors: Vec<String> = validator.iter_errors(document).map(|e| format!("{}: {e}", e.instance_path())).collect();
-    assert!(errors.is_empty(), "{schema}: {errors:#?}\n{document:#}");
-}
 
 pub(crate) struct Lane {
     pub(crate) dir: tempfile::TempDir,
@@ -61,9 +21,9 @@ impl Lane {
     /// Workers `w0`, `w1`, … from that port on.
     pub(crate) fn new(workers: u16, first_port: u16, adjust: impl FnOnce(&mut Value)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let server = part("B70_TEST_LLAMA_SERVER", "a llama-server executable");
-        let model = part("B70_TEST_MODEL", "a small GGUF chat model");
-        let ports: Vec<u16> = (0..workers).map(|n| port(first_port + 100 * n)).collect();
+        let server = llama_server();
+        let model = chat_model();
+        let ports: Vec<u16> = (0..workers).map(|n| port_from(first_port + 100 * n)).collect();
         let list: Vec<Value> = ports
             .iter()
             .enumerate()

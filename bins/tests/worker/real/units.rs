@@ -11,7 +11,8 @@ use std::{
 
 use b70_procguard::{ProcessSignal, Signaller, VerifiedProcess};
 
-use crate::real::support::{Lane, isolated, pid_of};
+use crate::real::support::{Lane, pid_of};
+use b70_testkit::in_pid_namespace;
 
 /// Waits until something holds, or fails with what.
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -35,7 +36,7 @@ fn foreground(lane: &Lane) -> Child {
 #[test]
 #[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_unit_is_the_server_itself() {
-    if !isolated("units::a_unit_is_the_server_itself") {
+    if !in_pid_namespace("units::a_unit_is_the_server_itself") {
         return;
     }
     let lane = Lane::new(1, 19_700, |_| ());
@@ -77,7 +78,7 @@ fn a_unit_is_the_server_itself() {
 #[test]
 #[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn a_restart_is_followed_in_the_log() {
-    if !isolated("units::a_restart_is_followed_in_the_log") {
+    if !in_pid_namespace("units::a_restart_is_followed_in_the_log") {
         return;
     }
     let lane = Lane::new(1, 19_800, |_| ());

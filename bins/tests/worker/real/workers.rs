@@ -11,12 +11,13 @@ use std::{
 
 use b70_procguard::{Host, ProcStat, ProcessSignal, Signaller, VerifiedProcess};
 
-use crate::real::support::{Lane, isolated, pid_of, port};
+use crate::real::support::{Lane, pid_of};
+use b70_testkit::{in_pid_namespace, port_from};
 
 #[test]
 #[ignore = "needs a llama-server, a model, root and systemd: cargo xtask test --all"]
 fn two_real_workers() {
-    if !isolated("workers::two_real_workers") {
+    if !in_pid_namespace("workers::two_real_workers") {
         return;
     }
     let mut lane = Lane::new(2, 18_900, |_| ());
@@ -58,7 +59,7 @@ fn two_real_workers() {
     println!("stopped: {}", stopped["results"]);
     assert!(pids.iter().all(|p| ProcStat::read(&Host::real(), *p).unwrap().is_none_or(|s| s.is_dead())));
     let foreign = Command::new(&lane.server)
-        .args(["--port", &port(19_300).to_string(), "-c", "256", "--threads", "1", "-m"])
+        .args(["--port", &port_from(19_300).to_string(), "-c", "256", "--threads", "1", "-m"])
         .arg(&lane.model)
         .env("ZE_AFFINITY_MASK", "0,1")
         .stdin(Stdio::null())

@@ -11,31 +11,15 @@ pub fn tensors(parameters: &SetParameters) -> Vec<FixtureTensor> {
     generate(parameters).expect("the parameters are right")
 }
 
-/// A Python with the packages of `fixtures/python/requirements-tests.txt`; without one the test fails and says how to get it.
+/// A Python about to run one of our scripts.
 pub fn python(script: &str) -> Command {
-    let python = std::env::var_os("B70_TEST_PYTHON").unwrap_or_else(|| {
-        panic!("run cargo xtask test, or set B70_TEST_PYTHON to a python with fixtures/python/requirements-tests.txt")
-    });
-    let mut command = Command::new(python);
+    let mut command = b70_testkit::python();
     command.arg("-I").arg("-B").arg(script_path(script));
     command
 }
 
 pub fn script_path(script: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script)
-}
-
-/// Runs a command that must succeed; returns its standard output.
-pub fn run(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?} ended with {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout).expect("the scripts write UTF-8")
 }
 
 /// Values of every kind a quantiser can meet: smooth, of all magnitudes, ties, zeros, subnormals, and

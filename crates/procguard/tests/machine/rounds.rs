@@ -5,19 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 use b70_procguard::{
     Host, ProcessIdentity, ProcessSignal, Session, SignalOutcome, Signaller, StopPolicy, VerifiedProcess, stop,
 };
+use b70_testkit::Dice;
 
 use crate::support::{Helper, alive, numbers, session, shell, wait_for};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(default)
@@ -32,7 +22,7 @@ fn strangers() -> Vec<Helper> {
 fn no_stranger_is_ever_signalled() {
     let rounds = variable("B70_ROUNDS", 50);
     let seed = variable("B70_SEED", 0x9e37_79b9_7f4a_7c15);
-    let mut random = Random(seed.max(1));
+    let mut random = Dice(seed);
     let host = Host::real();
     let dir = tempfile::tempdir().unwrap();
     let mut strangers = strangers();

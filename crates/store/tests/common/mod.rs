@@ -14,33 +14,12 @@ pub(crate) fn disk() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("store-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a scratch folder")
 }
 
-/// A scratch folder in memory.
-pub(crate) fn memory() -> tempfile::TempDir {
-    tempfile::Builder::new()
-        .prefix("store-")
-        .tempdir_in("/dev/shm")
-        .expect("these tests need a tmpfs at /dev/shm: mount -t tmpfs tmpfs /dev/shm")
-}
-
 pub(crate) fn root(dir: impl AsRef<Path>) -> Root {
     Root::open(dir).expect("the scratch folder opens")
 }
 
 pub(crate) fn name(text: &str) -> RelPath {
     RelPath::new(text).expect("a good name")
-}
-
-/// Deterministic bytes that differ everywhere.
-pub(crate) fn bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        })
-        .collect()
 }
 
 /// Paths and, for regular files, their content.

@@ -16,8 +16,9 @@ use b70_store::{
     Content, Digests, DirOutcome, Error, OnExisting, Progress, PublishOutcome, Reservation, Root, Sha256, StagingDir,
     TempFile, fault_step, publish_bytes, replace_bytes, sweep_orphans,
 };
+use b70_testkit::{bytes, memory};
 
-use common::{bytes, child, disk, job, killed, memory, name, root, run, tree};
+use common::{child, disk, job, killed, name, root, run, tree};
 
 const LEN: usize = 300_000;
 

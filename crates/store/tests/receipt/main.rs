@@ -18,8 +18,9 @@ use b70_store::{
     Content, Error, Expected, HashOptions, LeaseEvidence, Progress, Quiet, Receipt, ReceiptReason, ReceiptVerdict,
     Sha256, Standing, Trust, admit, examine, issue,
 };
+use b70_testkit::{bytes, memory};
 
-use common::{Talker, answer, bytes, child, disk, job, memory, name, tree};
+use common::{Talker, answer, child, disk, job, name, tree};
 use set::Set;
 
 const RECEIPT: &str = "receipt.json";

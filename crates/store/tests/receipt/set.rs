@@ -6,8 +6,9 @@ use std::path::Path;
 use b70_store::{
     Admission, Expected, Extras, HashOptions, Receipt, ReceiptVerdict, RelPath, Root, Sha256, Subject, admit, issue,
 };
+use b70_testkit::bytes;
 
-use crate::common::{bytes, name, root};
+use crate::common::{name, root};
 use crate::{FORMAT, RECEIPT, SIZE};
 
 /// A folder with files, and the documents' view of it.

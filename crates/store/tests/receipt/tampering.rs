@@ -5,20 +5,11 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink}
 use std::path::Path;
 
 use b70_store::Trust;
+use b70_testkit::{Dice, bytes, memory};
 
-use crate::common::{bytes, disk, memory, name};
+use crate::common::{disk, name};
 use crate::set::Set;
 use crate::{RECEIPT, SIZE};
-
-/// A small deterministic generator, so that a failure can be repeated from its seed.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % sides as u64) as usize
-    }
-}
 
 /// What a tampering must lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,11 +29,11 @@ fn restore_times(path: &Path, meta: &std::fs::Metadata) {
 
 #[expect(unsafe_code, reason = "one way to tamper is through a mapping")]
 fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
-    let victim = dice.roll(set.files.len());
+    let victim = dice.below(set.files.len() as u64) as usize;
     let other = (victim + 1) % set.files.len();
     let path = set.path(victim);
     let meta = path.metadata().expect("there");
-    let at = dice.roll(SIZE);
+    let at = dice.below(SIZE as u64) as usize;
     let flip = || {
         let file = File::options().read(true).write(true).open(&path).expect("open");
         let mut byte = [0];
@@ -50,7 +41,7 @@ fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
         file.write_all_at(&[byte[0] ^ 0x10], at as u64).expect("written");
     };
     let other_bytes = || bytes(SIZE, 1000 + at as u64);
-    match dice.roll(19) {
+    match dice.below(19) {
         0 => {
             flip();
             ("one bit", Must::Refuse)
@@ -144,10 +135,10 @@ fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
         16 => {
             let file = set.dir.path().join(RECEIPT);
             let mut receipt = std::fs::read(&file).expect("there");
-            let at = dice.roll(receipt.len());
+            let at = dice.below(receipt.len() as u64) as usize;
             // Any other printable character; inside a string or a number it is a forgery, elsewhere it is damage.
             let old = receipt[at];
-            receipt[at] = b'!' + ((usize::from(old) + 1 + dice.roll(90)) % 93) as u8;
+            receipt[at] = b'!' + ((usize::from(old) + 1 + dice.below(90) as usize) % 93) as u8;
             if receipt[at] == old || old.is_ascii_whitespace() {
                 receipt.truncate(at);
             }

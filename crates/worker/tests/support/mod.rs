@@ -69,8 +69,7 @@ impl Bench {
             "workers": list,
         });
         // Verdicts about cards come from a recorded host, so that other servers of this machine do not matter.
-        let host =
-            Host::recorded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/hosts/four-b70-idle")).unwrap();
+        let host = Host::recorded(&b70_testkit::recorded_host("four-b70-idle")).unwrap();
         Self { dir, document, host, mode: GpuMode::Absent, signaller: Signaller::new(), checks: StartChecks::default() }
     }
 

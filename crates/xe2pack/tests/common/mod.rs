@@ -6,19 +6,6 @@ use b70_packset::{Layout, MatrixShape};
 use b70_xe2pack::{Kernel, reference};
 use sha2::{Digest, Sha256};
 
-/// Reproducible bytes (xorshift64).
-pub(crate) fn random_bytes(len: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..len)
-        .map(|_| {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            (x >> 32) as u8
-        })
-        .collect()
-}
-
 /// The kernels to test; those the CPU lacks are named in the output.
 pub(crate) fn kernels() -> Vec<Kernel> {
     for name in Kernel::known() {
