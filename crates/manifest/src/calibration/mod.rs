@@ -5,16 +5,14 @@
 //! gates alone.
 
 mod compare;
-mod lab;
 mod result;
 mod row;
 mod suite;
 
 pub use compare::{BootstrapInterval, CardEffect, Comparison, ComparisonVerdict, CrossoverGroup, Effect, Interval};
-pub use lab::LabCalibrationResult;
 pub use result::{
-    CalibrationResult, CalibrationRun, CardIdentity, Claim, EndpointIdentity, Measured, MetricSummary, RunEndpoint,
-    RunIdentity, Settings, SuiteIdentity, SuitePromptIdentity,
+    CalibrationResult, CalibrationRun, CardIdentity, Claim, EndpointIdentity, LabCalibrationResult, Measured,
+    MetricSummary, RunEndpoint, RunIdentity, Settings, SuiteIdentity, SuitePromptIdentity,
 };
 pub use row::CalibrationRow;
 pub use suite::{CalibrationSuite, SuiteDocument, SuiteEntry, SuiteItem, UNCLASSIFIED, fixed_suite_classes};

@@ -3,13 +3,11 @@
 
 mod detect;
 mod kind;
-mod list;
 #[cfg(feature = "validate")]
 mod read;
 
 pub use detect::detect;
-pub use kind::Kind;
-pub use list::{KindEntry, KindList};
+pub use kind::{Kind, KindEntry, KindList};
 #[cfg(feature = "validate")]
 pub use read::{Document, DocumentError, MAX_DOCUMENT_BYTES, read, read_text};
 #[cfg(feature = "validate")]

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::outcome::Findings;
+use super::code::Findings;
 use super::{Code, GateOutcome};
 use crate::calibration::Measured;
 use crate::workers::Arm;

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::outcome::Findings;
+use super::code::Findings;
 use super::rows::{close, place, screening_findings, timing_offsets};
 use super::{
     Code, GateOutcome, PROMOTION_CLASSES, PROMOTION_MAX_TOKENS, PROMOTION_PROMPTS, PROMOTION_WINDOW, cached_zero,

@@ -10,15 +10,13 @@
 mod code;
 mod crossover;
 mod judge;
-mod outcome;
 mod rows;
 
-pub use code::Code;
+pub use code::{Code, GateOutcome};
 pub use crossover::crossover;
 #[cfg(feature = "validate")]
 pub(crate) use judge::is_forbidden;
 pub use judge::{Judged, PromotionEligible, identity, judge, realistic_final};
-pub use outcome::GateOutcome;
 pub use rows::{cached_zero, interval_rate, screening};
 
 /// Tokens an answer must be allowed to have for a promotion.

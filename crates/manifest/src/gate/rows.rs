@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::outcome::Findings;
+use super::code::Findings;
 use super::{Code, GateOutcome};
 use crate::calibration::{CalibrationRow, Measured};
 

@@ -5,14 +5,12 @@
 
 mod plan;
 mod set;
-mod stage;
 
 pub use plan::{EveryEligible, LayerRange, PackPlan, PlanLayout, PlanRule, PlanRules, RuleShape, WildShape};
 pub use set::{
-    GgufFacts, IndexRecord, LayoutRecord, LoaderContract, PackSet, PayloadRecord, SetIdentity, SourceModel,
+    GgufFacts, IndexRecord, LayoutRecord, LoaderContract, PackSet, PayloadRecord, RamStage, SetIdentity, SourceModel,
     SourceTensor, TensorIdentity, TensorPack, ToolRecord,
 };
-pub use stage::RamStage;
 
 /// The prefix of the lab's documents, reserved for the built-in plan `qwen27-xe2-m6`.
 pub const LAB_FORMAT_PREFIX: &str = "qwen27-xe2-m6";

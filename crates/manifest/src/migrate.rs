@@ -1,3 +1,9 @@
+//! From the lab's version 1 documents to the current version, without loss.
+//!
+//! Version 2 differs from version 1 in three ways: `schema_version` is 2; extra arguments of workers may be a list of
+//! words; keys the kit does not know live below `extensions`, `lab-v1`, each under its JSON pointer. [`revert`] goes the
+//! other way. Documents that tools wrote are bound by hashes and are never rewritten: their readers take every version.
+
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -5,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-use super::LAB_EXTENSION;
 use crate::document::{Kind, detect, read_bytes};
 use crate::exit;
 use crate::golden::GOLDEN_CORPUS_VERSION;
@@ -14,6 +19,9 @@ use crate::report::{ErrorReport, Explain};
 use crate::span::Spans;
 use crate::validate::{FileReport, check_bytes, check_text};
 use crate::workers::WORKERS_VERSION;
+
+/// Where `extensions` keeps the keys of version 1 that the kit does not know.
+pub const LAB_EXTENSION: &str = "lab-v1";
 
 /// One thing a migration changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -184,7 +192,7 @@ pub fn migrate_file(path: &Path) -> Result<Migration, MigrateError> {
     }
 }
 
-/// Brings a document to the current version. Nothing is lost: [`revert`](super::revert) gives back what it said.
+/// Brings a document to the current version. Nothing is lost: [`revert`] gives back what it said.
 ///
 /// A document that is current comes back as it is. One with errors is refused, except for unknown keys of version 1,
 /// which move below `extensions`.
@@ -311,6 +319,52 @@ fn set_aside(document: &mut Value, mut unknown: Vec<String>, changes: &mut Vec<C
             extensions.insert(LAB_EXTENSION.into(), Value::Object(kept));
         }
     }
+}
+
+/// The content a migrated document had as version 1; nothing for a document that is not version 2, or that says what
+/// version 1 cannot: an argument with a space or a quote in it.
+///
+/// Keys come back where they were, though not in their old order, which means nothing in JSON. Lists of arguments come back
+/// as lines, which is all that the lab's scripts read, and the version is stated, also where it had been left out.
+pub fn revert(document: &Value) -> Option<Value> {
+    if document.get("schema_version").and_then(Value::as_u64) != Some(2) {
+        return None;
+    }
+    let kind = detect(document, None)?;
+    let mut document = document.clone();
+    document["schema_version"] = 1.into();
+    let root = document.as_object_mut()?;
+    let mut kept = None;
+    if let Some(Value::Object(extensions)) = root.get_mut("extensions") {
+        kept = extensions.shift_remove(LAB_EXTENSION);
+        if kept.is_some() && extensions.is_empty() {
+            root.shift_remove("extensions");
+        }
+    }
+    if kind == Kind::Workers {
+        if let Some(args) = document.pointer_mut("/common/extra_llama_args") {
+            *args = line(args)?;
+        }
+        for (_, profile) in document.get_mut("profiles").and_then(Value::as_object_mut).into_iter().flatten() {
+            if let Some(args) = profile.get_mut("extra_llama_args") {
+                *args = line(args)?;
+            }
+        }
+    }
+    for (pointer, value) in kept.as_ref().and_then(Value::as_object).into_iter().flatten() {
+        let (parent, token) = pointer.rsplit_once('/')?;
+        let key = token.replace("~1", "/").replace("~0", "~");
+        document.pointer_mut(parent)?.as_object_mut()?.insert(key, value.clone());
+    }
+    Some(document)
+}
+
+/// Words as one line, if splitting it gives the same words.
+fn line(args: &Value) -> Option<Value> {
+    let Value::Array(list) = args else { return Some(args.clone()) };
+    let words: Vec<&str> = list.iter().map(Value::as_str).collect::<Option<_>>()?;
+    let line = words.join(" ");
+    (plain_words(&line)? == words).then(|| line.into())
 }
 
 #[cfg(test)]

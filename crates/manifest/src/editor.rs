@@ -1,3 +1,7 @@
+//! Help for editors: which schema belongs to which file names, in the form VS Code reads.
+//!
+//! The schemas lie in a folder of the workspace and are named by relative paths, so nothing is fetched.
+
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
