@@ -113,7 +113,7 @@ pub(crate) fn keys(cache: &ModelCache, selection: &Selection) -> Result<Vec<(Opt
 }
 
 pub(crate) fn missing(what: &str, root: &Path) -> CliError {
-    CliError::from(AdmissionError::NotThere { what: what.to_owned(), root: root.to_path_buf() })
+    CliError::from(AdmissionError::NotFound { what: what.to_owned(), root: root.to_path_buf() })
         .hint("b70-cache prepare makes it")
 }
 

@@ -49,7 +49,7 @@ fn open_for(args: &RootArgs, key: &Sha256) -> Result<Registry, CliError> {
         return Ok(registry);
     }
     let (what, root) = (format!("the key {key}"), root_path(args)?);
-    Err(b70_admission::AdmissionError::NotThere { what, root }.into())
+    Err(b70_admission::AdmissionError::NotFound { what, root }.into())
 }
 
 fn known<T: std::fmt::Display>(known: &Known<T>) -> String {

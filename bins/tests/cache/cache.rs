@@ -98,7 +98,7 @@ fn the_whole_life_of_an_entry() {
     let with = |command: &'static str| -> Vec<&str> { std::iter::once(command).chain(select).collect() };
 
     let (code, error) = bench.run(&with("path"));
-    assert_eq!((code, error["error"]["kind"].as_str()), (1, Some("not-there")), "{error}");
+    assert_eq!((code, error["error"]["kind"].as_str()), (1, Some("not-found")), "{error}");
 
     let (code, prepared) = bench.run(&with("prepare"));
     assert_eq!(code, 0, "{prepared}");

@@ -154,7 +154,7 @@ fn a_single_file_is_identified_by_its_own_digest() {
     assert!(bench.run(&["show", key]).0 == 0, "a dry run removes nothing");
     assert_eq!(bench.run(&["gc", "--execute"]).1["executed"], true);
     let (code, error) = bench.run(&["show", key]);
-    assert_eq!((code, error["error"]["kind"].as_str()), (1, Some("not-there")), "{error}");
+    assert_eq!((code, error["error"]["kind"].as_str()), (1, Some("not-found")), "{error}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub enum AdmissionError {
     },
     /// There is no such entry or record.
     #[error("{what} is not in {}", root.display())]
-    NotThere {
+    NotFound {
         /// What was looked for.
         what: String,
         /// Where.
@@ -69,7 +69,7 @@ impl AdmissionError {
             Self::Split { .. } => "split-model",
             Self::Gguf { .. } => "gguf",
             Self::OutputDocument { .. } => "document",
-            Self::NotThere { .. } => "not-there",
+            Self::NotFound { .. } => "not-found",
             Self::NotAdmitted { .. } => "not-admitted",
         }
     }
@@ -89,7 +89,7 @@ impl Explain for AdmissionError {
             }
             Self::Gguf { path, .. } => report.path(path),
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
-            Self::OutputDocument { path, .. } | Self::NotAdmitted { path, .. } | Self::NotThere { root: path, .. } => {
+            Self::OutputDocument { path, .. } | Self::NotAdmitted { path, .. } | Self::NotFound { root: path, .. } => {
                 report.path(path)
             }
         }
@@ -99,7 +99,7 @@ impl Explain for AdmissionError {
         match self {
             Self::Store(error) => error.exit_code(),
             Self::Unfit(_) | Self::Split { .. } | Self::Gguf { .. } => exit::USAGE,
-            Self::OutputDocument { .. } | Self::NotThere { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
+            Self::OutputDocument { .. } | Self::NotFound { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
         }
     }
 }

@@ -102,7 +102,7 @@ fn one_process(lab: &Lab, parts: &[Part], seed: u64, until: Instant, shared: &Mu
         } else if ran.code == Some(1) {
             let document = ran.json().unwrap_or_default();
             // A drop is blocked while another process has the entry in its hands.
-            let absent = document["error"]["kind"] == "not-there"
+            let absent = document["error"]["kind"] == "not-found"
                 || document["plan"].as_array().is_some_and(|plan| plan.iter().any(|step| step["allowed"] == false))
                 || document["entries"].as_array().is_some_and(|entries| {
                     entries.iter().all(|entry| entry["reason"].as_str().is_some_and(|why| !why.contains("differs")))

@@ -60,7 +60,7 @@ impl ModelCache {
         match self.look_at(key, host) {
             // Another drop came in between: the answer is the same as if it had come before.
             Err(AdmissionError::Store(Error::Missing { .. })) => {
-                Err(AdmissionError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
+                Err(AdmissionError::NotFound { what: format!("the model {key}"), root: self.path().to_path_buf() })
             }
             other => other,
         }

@@ -210,7 +210,7 @@ impl ModelCache {
         let opened = match self.open_entry(key) {
             Ok(Ok(opened)) => opened,
             Ok(Err(why)) => return Ok(status.invalid(why, start)),
-            Err(AdmissionError::NotThere { .. }) => {
+            Err(AdmissionError::NotFound { .. }) => {
                 return Ok(status.invalid("the cache has no copy of it".to_owned(), start));
             }
             Err(e) => return Err(e),
@@ -242,7 +242,7 @@ impl ModelCache {
     /// Rehashes the copy with SHA-256 and renews the record of its last check and the receipt. A copy that is not what
     /// it should be is a status that is not valid, and loses its receipt.
     ///
-    /// A missing entry is [`AdmissionError::NotThere`].
+    /// A missing entry is [`AdmissionError::NotFound`].
     pub fn verify(&self, key: &Sha256, wait: Duration, how: &HashOptions<'_>) -> Result<CacheStatus, AdmissionError> {
         let start = std::time::Instant::now();
         self.folder(key)?;

@@ -77,7 +77,7 @@ impl ModelCache {
     pub(super) fn folder(&self, key: &Sha256) -> Result<Root, AdmissionError> {
         match self.root.dir(&constant(&key.to_string())) {
             Err(Error::Missing { .. }) => {
-                Err(AdmissionError::NotThere { what: format!("the model {key}"), root: self.path().to_path_buf() })
+                Err(AdmissionError::NotFound { what: format!("the model {key}"), root: self.path().to_path_buf() })
             }
             other => Ok(other?),
         }

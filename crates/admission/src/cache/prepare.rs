@@ -127,7 +127,7 @@ impl ModelCache {
         let mut opened = match self.open_entry(key) {
             Ok(Ok(opened)) => opened,
             Ok(Err(why)) => return Ok(Existing::Damaged(why)),
-            Err(AdmissionError::NotThere { .. }) => return Ok(Existing::None),
+            Err(AdmissionError::NotFound { .. }) => return Ok(Existing::None),
             Err(e) => return Err(e),
         };
         let status = self.status(key, how)?;

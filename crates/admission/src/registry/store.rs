@@ -81,7 +81,7 @@ impl Registry {
     fn folder(&self, key: &Sha256) -> Result<Root, AdmissionError> {
         match self.packs.dir(&constant(&key.to_string())) {
             Err(Error::Missing { .. }) => {
-                Err(AdmissionError::NotThere { what: format!("the key {key}"), root: self.path.clone() })
+                Err(AdmissionError::NotFound { what: format!("the key {key}"), root: self.path.clone() })
             }
             other => Ok(other?),
         }
@@ -89,7 +89,7 @@ impl Registry {
 
     /// Reads a record.
     ///
-    /// [`AdmissionError::NotThere`] without one, [`AdmissionError::OutputDocument`] when it cannot be read as one.
+    /// [`AdmissionError::NotFound`] without one, [`AdmissionError::OutputDocument`] when it cannot be read as one.
     pub fn show(&self, key: &Sha256) -> Result<RegistryRecord, AdmissionError> {
         let folder = self.folder(key)?;
         let path = self.record_path(key);
@@ -149,7 +149,7 @@ impl Registry {
         };
         let _lock = self.lock("b70-registry register", wait)?;
         let outcome = match self.show(&key) {
-            Err(AdmissionError::NotThere { .. }) => RegisterOutcome::Created,
+            Err(AdmissionError::NotFound { .. }) => RegisterOutcome::Created,
             Err(AdmissionError::OutputDocument { .. }) => RegisterOutcome::Repaired,
             Err(e) => return Err(e),
             Ok(old) if !record_faults(&old, &key).is_empty() => RegisterOutcome::Repaired,
