@@ -57,7 +57,7 @@ pub enum Command {
     Compare(CompareArgs),
     /// Tables on the terminal, and one HTML file with plots that needs nothing else.
     Report {
-        /// Folders of results, or result files; the lab's older files, too.
+        /// Folders of results, or result files; upstream's older files, too.
         #[arg(value_name = "DIR|FILE", required = true)]
         paths: Vec<PathBuf>,
         /// Write the HTML report to this file.

@@ -156,7 +156,7 @@ pub struct FocusedArgs {
     /// Backend to test, as the binary's -b takes it [default: every device but the CPU].
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Test to run, as the binary's -o takes it; can be repeated. The default tests are those of the lab's fork.
+    /// Test to run, as the binary's -o takes it; can be repeated. The default tests are those of upstream's fork.
     #[arg(long = "op", value_name = "OP", num_args = 1.., default_values = DEFAULT_TESTS)]
     ops: Vec<String>,
     /// Variable to set for the tests; part of the key.

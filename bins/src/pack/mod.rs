@@ -131,7 +131,7 @@ pub enum Command {
             long,
             value_name = "NAME",
             value_parser = context::variable,
-            help = "Variable of that line [default for the plan qwen27-xe2-m6: GGML_SYCL_XE2_Q4_M6_PACK_CACHE, the lab loader's]"
+            help = "Variable of that line [default for the plan qwen27-xe2-m6: GGML_SYCL_XE2_Q4_M6_PACK_CACHE, upstream's loader]"
         )]
         variable: Option<String>,
     },

@@ -88,7 +88,7 @@ fn print_env_is_one_line_for_a_shell() {
     let root = staged.lab.root.display().to_string();
     let ram = text(staged.ram.path());
     let arguments = ["stage-ram", "--cache-root", &root, "--ram-root", ram, "--min-free", "1048576", "--print-env"];
-    // The lab's loader takes sets of one plan, and this is another: its variable is never printed.
+    // Upstream's loader takes sets of one plan, and this is another: its variable is never printed.
     for more in [&[][..], &["--variable", "GGML_SYCL_XE2_Q4_M6_PACK_CACHE"]] {
         let ran = crate::common::run(arguments.iter().chain(more)).exits(1);
         assert_eq!(ran.stdout, "");
@@ -188,7 +188,7 @@ fn a_void_receipt_is_answered_by_reading_not_by_failing() {
         ("receipt gone", |f| fs::remove_file(f.join("deep-validation.json")).expect("our file"), "sha256"),
         ("receipt damaged", |f| flip(&f.join("deep-validation.json"), 40), "sha256"),
         (
-            "receipt of the lab's first form",
+            "receipt of upstream's first form",
             |f| {
                 overwrite(
                     &f.join("deep-validation.json"),

@@ -68,7 +68,7 @@ fn a_set_of_upstreams_is_listed_verified_reused_and_staged_as_it_is() {
         people.stdout.trim_end().lines().last().is_some_and(|line| line.contains("trust: quiet-file")),
         "{people:#?}"
     );
-    // What the lab's stage commands leave is named by nothing and still no litter.
+    // What upstream's stage commands leave is named by nothing and still no litter.
     fs::write(set.join("last-ram-stage.json"), "{}\n").expect("our folder");
     assert_eq!(lab.pack("gc", &["--execute"]).exits(0).json()["actions"], json!([]));
     fs::remove_file(set.join("last-ram-stage.json")).expect("our file");
@@ -274,7 +274,7 @@ fn spec(lab: &Lab, change: impl FnOnce(&mut Value)) -> String {
 #[test]
 fn a_spec_names_the_model_its_hash_and_the_plan() {
     let lab = Lab::new();
-    // The lab's ABI names the fixed plan, which this small model does not fit; so does the plan's own name.
+    // Upstream's ABI names the fixed plan, which this small model does not fit; so does the plan's own name.
     for abi in ["qwen27-b70-pack-v1", "qwen27-xe2-m6"] {
         let spec = spec(&lab, |spec| spec["kernel_abi"]["name"] = json!(abi));
         let inspected = crate::common::run(["inspect", "--json", "--spec", &spec]).exits(1).json();

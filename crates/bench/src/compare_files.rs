@@ -42,7 +42,7 @@ pub fn compare_files(results: &[LoadedResult], options: &CompareOptions) -> Resu
             refuse("run_unfinished", format!("{path}: the run was cut short"));
         }
         if result.source == ResultSource::Lab {
-            refuse("identity_absent", format!("{path}: the lab's files record no identity that can be compared"));
+            refuse("identity_absent", format!("{path}: upstream's files record no identity that can be compared"));
         }
     }
     if !refused.is_empty() {

@@ -25,7 +25,7 @@ use crate::summary::summarise;
 const MAX_BYTES: u64 = 512 << 20;
 /// Relative difference up to which a figure agrees: far above what writing and reading a number does.
 const TOLERANCE: f64 = 1e-9;
-/// The same for the lab's files, whose offsets were rounded to microseconds.
+/// The same for upstream's files, whose offsets were rounded to microseconds.
 const LAB_TOLERANCE: f64 = 1e-4;
 
 /// The code of a problem that is a claim against the gates, and not one of form.
@@ -66,7 +66,7 @@ const SUMMARY_FIGURES: [&str; 7] = ["count", "p10", "median", "mean", "min", "ma
 pub enum ResultSource {
     /// This kit.
     Kit,
-    /// The lab's suite script. It records no identity the kit could check, so it is never promotion-eligible.
+    /// Upstream's suite script. It records no identity the kit could check, so it is never promotion-eligible.
     Lab,
 }
 
@@ -93,7 +93,7 @@ pub struct LoadedResult {
     /// The result with its figures from the raw rows, and the gates over it. If a figure disagrees, the gates run over what
     /// the file says, so that they see the false figure.
     pub judged: Judged,
-    /// What the file says of itself; the lab's files claim in another form and have none here.
+    /// What the file says of itself; upstream's files claim in another form and have none here.
     pub claim: Option<Claim>,
     /// Figures that were compared.
     pub figures_checked: usize,
@@ -228,7 +228,7 @@ pub enum LoadError {
     #[error(transparent)]
     Document(#[from] DocumentError),
     /// Another kind of document.
-    #[error("{}: {found}; expected a calibration result of one endpoint, or one the lab's script wrote", path.display())]
+    #[error("{}: {found}; expected a calibration result of one endpoint, or one that upstream's script wrote", path.display())]
     NotAResult {
         /// The file.
         path: PathBuf,
@@ -253,7 +253,7 @@ pub enum LoadError {
     },
 }
 
-/// Reads one result file, the kit's or the lab's.
+/// Reads one result file, the kit's or upstream's.
 ///
 /// # Errors
 /// [`LoadError`]. A file whose figures are false is no error: see [`LoadedResult::disagreements`].
@@ -331,7 +331,7 @@ fn read_claims(path: &Path, text: &str) -> Result<CalibrationResult, LoadError> 
     Ok(read_text(path, text)?)
 }
 
-/// The lab's files carry no format; two fields of theirs occur in no other document.
+/// Upstream's files carry no format; two fields of theirs occur in no other document.
 fn kind_of(value: &Value) -> Option<Kind> {
     let is_lab = ["run_identity", "fresh_response_validity", "rows"].iter().all(|field| value.get(field).is_some());
     if is_lab && value.get("format").is_none() { Some(Kind::LabCalibrationResult) } else { detect(value, None) }
@@ -388,7 +388,7 @@ fn recomputed(
     }
 }
 
-/// The lab's rows of other APIs carry their counts beside `usage`: those stay as they are claimed.
+/// Upstream's rows of other APIs carry their counts beside `usage`: those stay as they are claimed.
 fn keep_counts(row: &mut CalibrationRow, said: &CalibrationRow) {
     if row.usage.is_none() {
         row.prompt_tokens = said.prompt_tokens;
@@ -398,7 +398,7 @@ fn keep_counts(row: &mut CalibrationRow, said: &CalibrationRow) {
         row.tok_s_after_ttft_full = said.tok_s_after_ttft_full;
         row.chunk_count_equals_completion_tokens = said.chunk_count_equals_completion_tokens;
     }
-    // The lab names its sources in its own words.
+    // Upstream names its sources in its own words.
     row.token_timing_source.clone_from(&said.token_timing_source);
 }
 
@@ -433,7 +433,7 @@ impl Check {
     }
 }
 
-/// A result of the lab's script in the kit's form. Nothing is added that the file does not say, but for the classes of its
+/// A result of upstream's script in the kit's form. Nothing is added that the file does not say, but for the classes of its
 /// fixed suite, which the script knows by the prompts' ids.
 fn from_lab(mut lab: LabCalibrationResult, path: &Path, sha256: Sha256Hex) -> Measured {
     if lab.rows.iter().all(|row| row.prompt_class.as_deref().is_none_or(|class| class == UNCLASSIFIED))

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_published_calibration_of_july_2026() {
-        // Median rates of four cards as the lab published them (100 events) and over the same time in intervals.
+        // Median rates of four cards as upstream published them (100 events) and over the same time in intervals.
         for (legacy, interval) in [(49.7084, 49.2113), (48.2959, 47.8130), (48.2051, 47.7231), (47.9756, 47.4958)] {
             let duration = 100.0 / legacy;
             let offsets: Vec<f64> = (0..100).map(|event| 1.17 + duration * f64::from(event) / 99.0).collect();

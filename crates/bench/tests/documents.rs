@@ -214,7 +214,7 @@ fn a_report_escapes_what_files_and_servers_say_and_loads_nothing() {
     assert!(!text.contains('\u{1b}') && text.contains("never ranks"));
 }
 
-/// One row of the lab's calibration of July 2026 in the form of its files.
+/// One row of upstream's calibration of July 2026 in the form of its files.
 fn lab_file() -> Value {
     let row: Value = serde_json::from_str(include_str!("data/lab-2026-07-12-card0-row0.json")).unwrap();
     json!({
@@ -243,7 +243,7 @@ fn the_labs_older_files_are_read_and_never_promoted() {
     assert!((legacy - 54.2390).abs() < 1e-3 && (interval - legacy * 0.99).abs() < 1e-9);
     let text = text_report(std::slice::from_ref(&result));
     assert!(text.contains("gpu0-mtp3") && text.contains("54.24"), "{text}");
-    assert!(html_report(&[result], None).contains("a file of the lab's script"));
+    assert!(html_report(&[result], None).contains("a file of upstream's script"));
 }
 
 /// Upstream's fixed suite names no classes; by its twelve ids its results have six.

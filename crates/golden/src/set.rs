@@ -382,7 +382,7 @@ pub fn verify(root: &Path, recompute: bool) -> Result<SetCheck, GoldenError> {
     check(&folder, recompute).map(|(_, check)| check)
 }
 
-/// The C header that travels with a set is named by its manifest, with its digest; the lab's sets have none.
+/// The C header that travels with a set is named by its manifest, with its digest; upstream's sets have none.
 fn check_header(folder: &Root, document: &GoldenSet, failures: &mut Vec<String>) -> Result<(), GoldenError> {
     let named = document.extra.get("header");
     let found = match folder.read(&name(HEADER_NAME)?, MAX_MANIFEST) {

@@ -7,6 +7,7 @@
 //! # Vocabulary
 //! - *canonical hash*: SHA-256 of the canonical JSON of an object.
 //! - *evidence class*: what a result may be used for. Nothing warm, reused or synthetic is ever promotion-eligible.
+//! - *upstream*: the four Python scripts whose files the kit reads; `lab-…` in kinds, and `Lab…` in types, names their files.
 //! - *claim*: what a loaded document says of itself; it is believed only after the rule that produced it ran again.
 //!
 //! # Example

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::hex::Sha256Hex;
 
-/// The version `migrate` writes; version 1 is the lab's.
+/// The version `migrate` writes; version 1 is upstream's.
 pub const MODEL_PACK_VERSION: u64 = 2;
 
 /// Model-pack manifest: the model a lane serves, its packer, registry, RAM cache and what admission requires.
@@ -22,7 +22,7 @@ pub struct ModelPackManifest {
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     #[schemars(title = "Schema", example = &"./schemas/model-pack-manifest.schema.json")]
     pub schema: Option<String>,
-    /// Version of this document's form: 1 as the lab writes it, 2 after `b70-manifest migrate`.
+    /// Version of this document's form: 1 as upstream writes it, 2 after `b70-manifest migrate`.
     #[schemars(range(min = 1, max = 2), example = 2)]
     pub schema_version: u64,
     /// Name of the pack's format.

@@ -99,7 +99,7 @@ pub struct WorkerIdentity {
 
 /// `resolved-identity.json` as upstream's script writes it. It names no process: the number stands in `server.pid` beside it, without boot or start time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Worker identity (lab)")]
+#[schemars(title = "Worker identity (upstream)")]
 pub struct LabWorkerIdentity {
     /// Always `development-screen-only`.
     #[schemars(extend("const" = "development-screen-only"))]
@@ -239,7 +239,7 @@ pub struct StatusRow {
     #[serde(default)]
     #[schemars(range(min = 1), example = 4242)]
     pub pid: Option<u32>,
-    /// State of the recorded process: `absent`, `running`, `stale`, `reused` or `unverifiable`; the lab's files hold other words.
+    /// State of the recorded process: `absent`, `running`, `stale`, `reused` or `unverifiable`; upstream's files hold other words.
     #[schemars(length(min = 1), example = &"running")]
     pub pid_state: String,
     /// Whether something listens on the port.
@@ -256,7 +256,7 @@ pub struct StatusRow {
     pub extra: Map<String, Value>,
 }
 
-/// Status rows: alone in a list, as the lab stored them, or in a document.
+/// Status rows: alone in a list, as upstream stored them, or in a document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 #[schemars(title = "Worker status")]

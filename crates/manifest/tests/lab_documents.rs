@@ -1,4 +1,4 @@
-//! The lab's documents are read and written back without a change of content.
+//! Upstream's documents are read and written back without a change of content.
 
 use b70_manifest::artifact::{DeepValidationV1, RegistryRecord};
 use b70_manifest::document::{self, Document, Kind, read_text};
@@ -19,7 +19,7 @@ fn fixture(name: &str) -> String {
 fn round_trip<T: DeserializeOwned + Serialize>(name: &str) -> T {
     let text = fixture(name);
     let value: Value = serde_json::from_str(&text).expect("a sample is JSON");
-    let typed: T = serde_json::from_value(value.clone()).expect("the lab's document is accepted unchanged");
+    let typed: T = serde_json::from_value(value.clone()).expect("upstream's document is accepted unchanged");
     let back = serde_json::to_value(&typed).expect("a document can be written");
     assert_eq!(back, value, "{name}: nothing may be lost or added");
     typed

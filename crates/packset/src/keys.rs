@@ -31,7 +31,7 @@ pub(crate) fn set_identity(
     tensor_keys: Vec<Sha256Hex>,
 ) -> SetIdentity {
     let descriptor = layout.descriptor();
-    // The lab's keys name neither prefix nor layout; any other plan must not share a folder with another over the same tensors.
+    // Upstream's keys name neither prefix nor layout; any other plan must not share a folder with another over the same tensors.
     let named = format_prefix != LAB_FORMAT_PREFIX;
     SetIdentity {
         target_model_sha256: model,

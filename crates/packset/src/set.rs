@@ -15,9 +15,9 @@ pub(crate) const MANIFEST_FILE: &str = "manifest.json";
 pub(crate) const SUMS_FILE: &str = "SHA256SUMS";
 /// Name of the receipt below a set's or stage's folder.
 pub(crate) const RECEIPT_FILE: &str = "deep-validation.json";
-/// Its name where the lab's record, which is never replaced, has the other one.
+/// Its name where upstream's record, which is never replaced, has the other one.
 pub(crate) const RECEIPT_BESIDE: &str = "deep-validation-v2.json";
-/// Files a ready set or stage may have beside its manifest and payloads; the last two are what the lab's stage commands leave.
+/// Files a ready set or stage may have beside its manifest and payloads; the last two are what upstream's stage commands leave.
 pub(crate) const BESIDE_FILES: [&str; 6] =
     [INDEX_FILE, SUMS_FILE, RECEIPT_FILE, RECEIPT_BESIDE, "last-ram-stage.json", "last-ram-lookup.json"];
 /// Folder of the lock files below a cache root; they are never removed.
@@ -108,7 +108,7 @@ pub(crate) fn rel(name: &str) -> RelPath {
     RelPath::new(name).expect("names made of keys and constants keep the grammar")
 }
 
-/// The prefix of a set's format names. The identity decides, since the set key is its hash; the lab's sets name none.
+/// The prefix of a set's format names. The identity decides, since the set key is its hash; upstream's sets name none.
 pub(crate) fn prefix_of(document: &PackSet) -> &str {
     document.identity.format_prefix.as_deref().unwrap_or(LAB_FORMAT_PREFIX)
 }

@@ -12,7 +12,7 @@ use crate::model::Model;
 use crate::set::SetDir;
 use crate::source::ModelHash;
 
-/// Changes when the bytes of a payload, or what a set's documents say of them, change. The lab's packer of the same layout
+/// Changes when the bytes of a payload, or what a set's documents say of them, change. Upstream's packer of the same layout
 /// has revision 1, and the payloads are the same bytes.
 pub(crate) const PACKER_REVISION: u64 = 1;
 

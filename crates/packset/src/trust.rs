@@ -16,7 +16,7 @@ use crate::error::PackError;
 use crate::index::payload_table_sha256;
 use crate::set::{BESIDE_FILES, MANIFEST_FILE, RECEIPT_BESIDE, RECEIPT_FILE, prefix_of, rel};
 
-/// The lab's record has one kilobyte.
+/// Upstream's record has one kilobyte.
 const MAX_LAB_RECEIPT: u64 = 64 << 10;
 /// Name of a stage's own document.
 pub(crate) const STAGE_FILE: &str = "ram-stage.json";
@@ -160,7 +160,7 @@ pub(crate) fn store(admission: &Admission, root: &Root) -> Result<Option<PathBuf
     }
 }
 
-/// The receipt's name: where the lab's own record has the usual one, ours stands beside it.
+/// The receipt's name: where upstream's own record has the usual one, ours stands beside it.
 fn receipt_name(root: &Root) -> RelPath {
     let found = root.read(&rel(RECEIPT_FILE), MAX_LAB_RECEIPT).unwrap_or_default();
     let labs = String::from_utf8_lossy(&found).contains("-deep-validation-v1\"");

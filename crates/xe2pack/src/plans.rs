@@ -3,7 +3,7 @@
 use b70_manifest::pack::{EveryEligible, LAB_FORMAT_PREFIX, LayerRange, PlanRule, PlanRules, RuleShape};
 use b70_packset::BuiltInPlan;
 
-/// Name of the plan for the lab's model.
+/// Name of the plan for upstream's model.
 pub const QWEN27_PLAN: &str = "qwen27-xe2-m6";
 /// Name of the plan that packs everything the layout can take.
 pub const ALL_PLAN: &str = "all-q4_0";

@@ -36,10 +36,10 @@ pub(crate) fn stage_ram(ui: &Ui, args: &StageArgs<'_>) -> Result<Output, CliErro
     Ok(output)
 }
 
-/// The variable of the lab's loader, which reads sets of one plan alone.
+/// The variable of upstream's loader, which reads sets of one plan alone.
 const LAB_VARIABLE: &str = "GGML_SYCL_XE2_Q4_M6_PACK_CACHE";
 
-/// The variable to print for a set; never the lab's for a set that its loader would refuse or misread.
+/// The variable to print for a set; never upstream's for a set that its loader would refuse or misread.
 fn loader_variable<'v>(set: &SetDir, asked: Option<&'v str>) -> Result<&'v str, CliError> {
     let (document, _) = set.read_manifest()?;
     let labs = document.identity.format_prefix.is_none();

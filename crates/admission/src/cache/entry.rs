@@ -201,7 +201,7 @@ impl ModelCache {
     }
 
     /// Looks at the entry without reading a byte of the model: the document, the record of its last check, and the
-    /// receipt. An entry of the lab's tools has no receipt and is admitted after one [`verify`](ModelCache::verify).
+    /// receipt. An entry of upstream's tools has no receipt and is admitted after one [`verify`](ModelCache::verify).
     ///
     /// An entry that is missing or not sound is not an error but a status that is not valid.
     pub fn status(&self, key: &Sha256, how: &HashOptions<'_>) -> Result<CacheStatus, AdmissionError> {

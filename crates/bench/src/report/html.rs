@@ -305,7 +305,7 @@ fn gates(body: &mut String, results: &[LoadedResult]) {
             words.push_str("<span class=\"warn\">unfinished: the run was cut short</span><br>");
         }
         if result.source == ResultSource::Lab {
-            words.push_str("<span class=\"soft\">a file of the lab's script; no identity to check</span><br>");
+            words.push_str("<span class=\"soft\">a file of upstream's script; no identity to check</span><br>");
         }
         for (name, gate) in result.judged.gates() {
             let (class, outcome) =

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::error::GoldenError;
 
-/// The tests of the lab's fork that a focused run executes when none is named. A stock build has none of them.
+/// The tests of upstream's fork that a focused run executes when none is named. A stock build has none of them.
 pub const DEFAULT_TESTS: [&str; 3] = ["MUL_MAT_Q4_0_REORDER", "SWIGLU_MMVQ_ADD", "MMVQ_ADD_RMS_Q8_MMVQ_ADD"];
 
 /// On which card.

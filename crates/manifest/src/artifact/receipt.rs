@@ -9,9 +9,9 @@ use crate::hex::{Blake3Hex, Sha256Hex};
 use crate::time::UnixTime;
 use crate::words::words;
 
-/// `deep-validation.json` as the lab wrote it: readable, and never trusted.
+/// `deep-validation.json` as upstream wrote it: readable, and never trusted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Deep-validation receipt (lab, v1)")]
+#[schemars(title = "Deep-validation receipt (upstream, v1)")]
 pub struct DeepValidationV1 {
     /// Version of this document's form, 1.
     #[schemars(range(min = 1, max = 1), example = 1)]
@@ -42,7 +42,7 @@ pub struct DeepValidationV1 {
     /// When the receipt was written, unix seconds.
     #[schemars(example = 1_783_870_000_u64)]
     pub created_unix: UnixTime,
-    /// What the receipt does not promise, in the lab's words.
+    /// What the receipt does not promise, in upstream's words.
     #[schemars(example = &"local filesystem")]
     pub trust_boundary: Value,
     /// Fields of other writers, kept as they are.

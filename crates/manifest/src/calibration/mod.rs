@@ -1,4 +1,4 @@
-//! Documents of cold calibration: the suite, one endpoint's result, a whole run, a comparison, the lab's older results.
+//! Documents of cold calibration: the suite, one endpoint's result, a whole run, a comparison, upstream's older results.
 //!
 //! A [`CalibrationResult`] that was read from a file is a claim. It cannot be written back: only
 //! [`gate::judge`](crate::gate::judge) makes a document that can, and what that document says of itself comes from the

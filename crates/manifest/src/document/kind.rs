@@ -20,7 +20,7 @@ words! {
         PackSet = "pack-set",
         /// One packed tensor.
         TensorPack = "tensor-pack",
-        /// The lab's receipt of a deep validation.
+        /// Upstream's receipt of a deep validation.
         DeepValidation = "deep-validation",
         /// A receipt of a deep validation.
         Receipt = "receipt",
@@ -36,19 +36,19 @@ words! {
         GoldenSet = "golden-set",
         /// The outcome of focused backend tests.
         FocusedResult = "focused-result",
-        /// Focused backend tests as the lab's script ran them.
+        /// Focused backend tests as upstream's script ran them.
         LabFocusedResult = "lab-focused-result",
         /// A calibration of one endpoint.
         CalibrationResult = "calibration-result",
         /// A calibration over several endpoints.
         CalibrationRun = "calibration-run",
-        /// A calibration the lab's script wrote.
+        /// A calibration upstream's script wrote.
         LabCalibrationResult = "lab-calibration-result",
         /// A candidate against a control.
         Comparison = "comparison",
         /// Which process a worker is and what it runs.
         WorkerIdentity = "worker-identity",
-        /// The record of a worker as the lab's script wrote it.
+        /// The record of a worker as upstream's script wrote it.
         LabWorkerIdentity = "lab-worker-identity",
         /// One row a worker.
         WorkerStatus = "worker-status",
@@ -71,7 +71,7 @@ impl Kind {
             Self::CalibrationSuite => "the prompts of a cold calibration",
             Self::PackSet => "manifest.json of a pack set",
             Self::TensorPack => "one packed tensor, tensors/<key>.json of a set",
-            Self::DeepValidation => "the lab's receipt of a deep validation; readable, never trusted",
+            Self::DeepValidation => "upstream's receipt of a deep validation; readable, never trusted",
             Self::Receipt => "a receipt of a deep validation, void as soon as anything it names changes",
             Self::RamStage => "a verified copy of a pack set in RAM",
             Self::CacheEntry => "a byte-identical copy of a model in RAM",
@@ -80,14 +80,14 @@ impl Kind {
             Self::GoldenSet => "a set of deterministic kernel fixtures",
             Self::FocusedResult => "the outcome of focused backend tests",
             Self::LabFocusedResult => {
-                "focused backend tests as the lab's script ran them; readable, never a pass to reuse"
+                "focused backend tests as upstream's script ran them; readable, never a pass to reuse"
             }
             Self::CalibrationResult => "a cold calibration of one endpoint",
             Self::CalibrationRun => "a cold calibration over several endpoints",
-            Self::LabCalibrationResult => "a result of the lab's realistic suite",
+            Self::LabCalibrationResult => "a result of upstream's realistic suite",
             Self::Comparison => "a candidate against a control over physical cards",
             Self::WorkerIdentity => "which process a worker is and exactly what it runs",
-            Self::LabWorkerIdentity => "the record of a worker as the lab's script wrote it; it names no process",
+            Self::LabWorkerIdentity => "the record of a worker as upstream's script wrote it; it names no process",
             Self::WorkerStatus => "one row a worker, as status prints it",
         }
     }

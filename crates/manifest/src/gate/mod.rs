@@ -5,7 +5,7 @@
 //! [`PromotionEligible`]. A file that claims to be promotion-eligible becomes a
 //! [`Claim`](crate::calibration::Claim) when it is read, and is judged again.
 //!
-//! The codes are stable; those of the final gate are the lab's.
+//! The codes are stable; those of the final gate are upstream's.
 
 mod code;
 mod crossover;

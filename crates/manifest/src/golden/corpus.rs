@@ -14,7 +14,7 @@ pub struct GoldenCorpusManifest {
     #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
     #[schemars(title = "Schema", example = &"./schemas/golden-corpus-manifest.schema.json")]
     pub schema: Option<String>,
-    /// Version of this document's form: 1 as the lab writes it, 2 after `b70-manifest migrate`.
+    /// Version of this document's form: 1 as upstream writes it, 2 after `b70-manifest migrate`.
     #[schemars(range(min = 1, max = 2), example = 2)]
     pub schema_version: u64,
     /// Name of the corpus.

@@ -100,9 +100,9 @@ pub struct FocusedTest {
     pub extra: Map<String, Value>,
 }
 
-/// Focused backend tests as the lab's script ran them. Its identity leaves out libraries, card and compiler, so its pass is readable and never reused.
+/// Focused backend tests as upstream's script ran them. Its identity leaves out libraries, card and compiler, so its pass is readable and never reused.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Focused result (lab)")]
+#[schemars(title = "Focused result (upstream)")]
 pub struct LabFocusedResult {
     /// Version of this document's form, 1.
     #[schemars(range(min = 1, max = 1), example = 1)]
@@ -132,7 +132,7 @@ pub struct LabFocusedResult {
     pub extra: Map<String, Value>,
 }
 
-/// What the lab's script makes the key of a run from.
+/// What upstream's script makes the key of a run from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabFocusedIdentity {
     /// The build's fingerprint.
@@ -151,7 +151,7 @@ pub struct LabFocusedIdentity {
     pub extra: Map<String, Value>,
 }
 
-/// One test of the lab's run.
+/// One test of upstream's run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LabFocusedLog {
     /// Name of the test.

@@ -10,7 +10,7 @@ pub use focused::{
 };
 pub use set::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 
-/// The version `migrate` writes; version 1 is the lab's.
+/// The version `migrate` writes; version 1 is upstream's.
 pub const GOLDEN_CORPUS_VERSION: u64 = 2;
 
 /// The uses every reset policy must forbid; a manifest that leaves one out is invalid.

@@ -12,7 +12,7 @@ pub use set::{
     SourceTensor, TensorIdentity, TensorPack, ToolRecord,
 };
 
-/// The prefix of the lab's documents, reserved for the built-in plan `qwen27-xe2-m6`.
+/// The prefix of upstream's documents, reserved for the built-in plan `qwen27-xe2-m6`.
 pub const LAB_FORMAT_PREFIX: &str = "qwen27-xe2-m6";
-/// The layout whose name the lab's keys leave out.
+/// The layout whose name upstream's keys leave out.
 pub const LAB_LAYOUT: &str = "q4_0-xe2-dpas-v2";

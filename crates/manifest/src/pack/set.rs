@@ -36,7 +36,7 @@ pub struct PackSet {
     pub layout: LayoutRecord,
     /// The packer.
     pub tool: ToolRecord,
-    /// The plan's name; absent in sets the lab wrote.
+    /// The plan's name; absent in sets upstream wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"all-q4_0")]
     pub plan: Option<String>,
@@ -93,11 +93,11 @@ pub struct SetIdentity {
     pub pack_layout_version: u64,
     /// Tensor keys in slot order.
     pub tensor_keys: Vec<Sha256Hex>,
-    /// The plan's format prefix; absent for the lab's, whose keys predate it.
+    /// The plan's format prefix; absent for upstream's, whose keys predate it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"my-model")]
     pub format_prefix: Option<String>,
-    /// The layout's name; absent for the lab's plan.
+    /// The layout's name; absent for upstream's plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(example = &"q4_0-xe2-dpas-v2")]
     pub layout_name: Option<String>,
@@ -213,7 +213,7 @@ pub struct ToolRecord {
     /// Name or path.
     #[schemars(length(min = 1), example = &"b70-pack")]
     pub path: String,
-    /// Revision; the lab writes an integer, the kit its version.
+    /// Revision; upstream writes an integer, the kit its version.
     #[schemars(extend("type" = ["integer", "string"]), example = &"0.1.0")]
     pub revision: Value,
     /// Fields of other writers, kept as they are.
@@ -288,7 +288,7 @@ pub struct PayloadRecord {
     pub size_bytes: u64,
     /// SHA-256 of the bytes.
     pub sha256: Sha256Hex,
-    /// BLAKE3 of the bytes, for fast re-checks; absent in sets the lab wrote.
+    /// BLAKE3 of the bytes, for fast re-checks; absent in sets upstream wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub blake3: Option<Blake3Hex>,
     /// Fields of other writers, kept as they are.

@@ -18,7 +18,7 @@ pub struct SplitError {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ExtraArgs {
-    /// One text, as the lab writes it.
+    /// One text, as upstream writes it.
     Text(String),
     /// One item a word; nothing is split.
     Words(Vec<String>),

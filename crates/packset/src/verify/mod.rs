@@ -150,7 +150,7 @@ pub(crate) fn check_documents(
         &identity.target_model_sha256,
         &document.source_model.sha256,
     );
-    // Any other set than the lab's names its layout, and the lab's prefix is never written out.
+    // Any other set than upstream's names its layout, and upstream's prefix is never written out.
     let named = identity.format_prefix.is_some();
     if identity.format_prefix.as_deref() == Some(LAB_FORMAT_PREFIX) {
         failures.add(
