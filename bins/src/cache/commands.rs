@@ -110,7 +110,7 @@ pub(crate) fn verify(
     statuses(context, entries)
 }
 
-/// Flags of `prepare` that are no selection.
+/// Flags of `prepare` that do not select a model.
 pub(crate) struct PrepareOptions {
     pub(crate) force: bool,
     pub(crate) min_free: Option<u64>,

@@ -231,7 +231,7 @@ pub struct RamArgs {
 /// Where sets live.
 #[derive(Debug, Args)]
 pub struct RootArgs {
-    // Not a doc comment: the backticks it would need are no help on a terminal.
+    // Not a doc comment: the backticks it would need do not help on a terminal.
     #[arg(
         long,
         value_name = "DIR",

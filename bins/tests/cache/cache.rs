@@ -590,7 +590,7 @@ fn tensors_that_the_kit_cannot_size_are_copied_with_a_remark() {
         let said = bench.command(&["prepare", "--no-measure", "--model", text(&model)]).output().expect("it runs");
         assert!(String::from_utf8_lossy(&said.stderr).contains("copied as it is"), "{said:?}");
         assert!(prepared["remarks"][0].as_str().is_some_and(|remark| remark.contains("copied as it is")), "{prepared}");
-        // What is no GGUF, or ends in its directory or before its data, is none of that.
+        // What is not a GGUF file, or ends in its directory or before its data, is none of that.
         let whole = bytes.len();
         for cut in [60, whole - 577, whole - 640] {
             bytes.truncate(cut);

@@ -71,7 +71,7 @@ fn verify_refuses_a_flipped_bit_and_names_the_tensor() {
     let checked = scratch.json(&["verify"], 1);
     let failures = checked["failures"].as_array().expect("a list");
     assert_eq!(failures.len(), 1);
-    assert!(failures[0].as_str().expect("text").starts_with("input-m2.q8_1.bin: SHA-256 is"));
+    assert!(failures[0].as_str().expect("text").starts_with("input-m2.q8_1.bin has SHA-256"));
     let text = scratch.run(&["verify"]);
     assert!(String::from_utf8_lossy(&text.stdout).contains("FAILED"));
     fs::remove_file(&path).expect("it is ours");

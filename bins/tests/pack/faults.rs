@@ -271,7 +271,7 @@ fn interrupted_while_packing_keeps_what_was_finished() {
         let prepared = lab.pack("prepare", &arguments).exits(0).json();
         assert_eq!(prepared["reused"], kept, "what was finished is reused");
         assert_eq!(prepared["packed"], 24 - kept);
-        assert_eq!(prepared["repaired"], json!([]), "an ended run is no damage");
+        assert_eq!(prepared["repaired"], json!([]), "an ended run is not damage");
         assert_eq!(prepared["repaired_documents"], json!([]));
         assert!(lab.verify(&["--deep", "--against", text(&lab.model)]).is_empty());
         println!("attempt {attempt}: {kept} kept");

@@ -229,7 +229,7 @@ fn who_vouches_for_the_model_is_said_and_recorded() {
     let prepared = lab.pack("prepare", &[&skip[..], &["--spec", &good]].concat()).exits(0).json();
     assert_eq!((&prepared["hash_validated"], &prepared["vouched_by"]), (&json!(false), &json!("spec")));
     assert_eq!(recorded()["hash_validated"], false);
-    // What was only trusted is no record for the next one.
+    // What was only trusted is not a record for the next one.
     lab.pack("prepare", &skip).fails(1, "recorded-hash");
     // Hashing it later makes the set a validated one, and that is a record.
     let prepared = lab.pack("prepare", &plan).exits(0).json();

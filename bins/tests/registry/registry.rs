@@ -386,7 +386,7 @@ fn a_prebuilt_release_is_known_by_every_library_that_it_opens() {
     bench.write("rel/CMakeCache.txt", b"GGML_BACKEND_DL:BOOL=OFF\n");
     let configured = fingerprint(&bench, &source, &folder);
     assert_eq!(keys(&configured, "libraries"), all, "{configured}");
-    // What is no part of llama.cpp and no header names is no part of the build.
+    // What is not part of llama.cpp and no header names is not part of the build.
     add_a_byte(&folder.join("libother.so"));
     assert_eq!(fingerprint(&bench, &source, &folder)["sha256"], configured["sha256"]);
 }

@@ -15,7 +15,7 @@ pub enum AdmissionError {
     #[error("the artifact cannot be registered: {}", list(.0))]
     Unfit(Vec<Mismatch>),
     /// The shards of a split model do not belong together.
-    #[error("{} is no complete split model: {why}", path.display())]
+    #[error("{} is not a complete split model: {why}", path.display())]
     Split {
         /// The shard that was named.
         path: PathBuf,
@@ -23,7 +23,7 @@ pub enum AdmissionError {
         why: String,
     },
     /// A file that should be a model is none, or not whole.
-    #[error("{} is no complete GGUF: {why}", path.display())]
+    #[error("{} is not a complete GGUF file: {why}", path.display())]
     Gguf {
         /// The file.
         path: PathBuf,
@@ -85,7 +85,7 @@ impl Explain for AdmissionError {
                     Some(first) => report.path(&first.path),
                     None => report,
                 };
-                report.hint("replace links by the files they lead to, and remove what is no regular file")
+                report.hint("replace links by the files they lead to, and remove what is not a regular file")
             }
             Self::Gguf { path, .. } => report.path(path),
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),

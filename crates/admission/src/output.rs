@@ -19,7 +19,7 @@ pub struct OutputDocument<T> {
     pub schema_version: u64,
     /// What the result may be used for.
     pub evidence_class: EvidenceClass,
-    /// Always false: a copy in memory and a registered file are no measurement.
+    /// Always false: a copy in memory and a registered file are not measurements.
     pub promotion_eligible: NeverEligible,
     /// The result.
     #[serde(flatten)]

@@ -183,7 +183,7 @@ pub struct CrossoverComparison {
 /// Compares runs of two arms.
 ///
 /// # Errors
-/// [`CompareError`] for options out of range. Runs that do not make a comparison are no error: the verdict is
+/// [`CompareError`] for options out of range. Runs that do not make a comparison are not errors: the verdict is
 /// [`ComparisonVerdict::Unqualified`] with every reason, and what can be computed is still shown.
 pub fn compare(runs: &[CompareRun], options: &CompareOptions) -> Result<CrossoverComparison, CompareError> {
     check_options(options)?;

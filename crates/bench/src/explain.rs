@@ -105,7 +105,7 @@ impl Explain for CompareError {
 impl Explain for ExportError {
     fn report(&self) -> ErrorReport {
         ErrorReport::new("not-exportable", self.to_string())
-            .hint("b70-bench gate FILE tells which gates the result does not pass")
+            .hint("judge the result by its gates: that tells which it does not pass")
     }
 
     fn exit_code(&self) -> u8 {

@@ -254,7 +254,7 @@ fn hash_model(identity: &mut RunIdentity, local: bool, props: Option<&Props>, no
     };
     match (sha256_file(&path), identity.target_model_sha256) {
         (Ok(found), Some(known)) if found != known => {
-            notes.push(format!("the model file has SHA-256 {found}, {known} is on record; neither is used"));
+            notes.push(format!("the model file has SHA-256 {found}, expected {known} as on record; neither is used"));
             identity.target_model_sha256 = None;
         }
         (Ok(found), _) => identity.target_model_sha256 = Some(found),

@@ -256,7 +256,7 @@ pub enum LoadError {
 /// Reads one result file, the kit's or upstream's.
 ///
 /// # Errors
-/// [`LoadError`]. A file whose figures are false is no error: see [`LoadedResult::disagreements`].
+/// [`LoadError`]. A file whose figures are false is not an error: see [`LoadedResult::disagreements`].
 pub fn load_result(path: &Path) -> Result<LoadedResult, LoadError> {
     let (bytes, value) = read_json(path)?;
     let text = std::str::from_utf8(&bytes)
@@ -300,7 +300,7 @@ pub fn load_arms(control: &[PathBuf], candidate: &[PathBuf]) -> Result<Vec<Loade
 /// Reads every result of a folder, by file name; other documents in it are left out.
 ///
 /// # Errors
-/// [`LoadError`]; a result that cannot be read is an error, a file that is no result is not.
+/// [`LoadError`]; a result that cannot be read is an error, a file that is not a result is not.
 pub fn load_folder(path: &Path) -> Result<Vec<LoadedResult>, LoadError> {
     let io = |source| LoadError::Io { path: path.to_owned(), source };
     let mut files = Vec::new();
@@ -411,7 +411,7 @@ struct Check {
 impl Check {
     fn compare(&mut self, place: &str, claimed: &Value, found: &Value, figures: &[&str]) {
         for figure in figures {
-            // A figure the file does not state is no claim.
+            // A figure the file does not state is not a claim.
             let Some(said) = claimed.get(figure).filter(|said| !said.is_null()) else { continue };
             self.checked += 1;
             let is = found.get(figure).unwrap_or(&Value::Null);

@@ -122,7 +122,7 @@ fn row_of(asked: Asked<'_>, record: &StreamRecord) -> CalibrationRow {
     let text = record.full_text();
     let at = |offset: f64| record.started_unix_s + offset;
     let count = |test: fn(&StreamEvent) -> bool| Some(record.events.iter().filter(|event| test(event)).count() as u64);
-    // A negative id would be no token; then none is recorded and the offsets still are.
+    // A negative id would not be a token; then none is recorded and the offsets still are.
     let ids: Option<Vec<u64>> = record.token_ids().into_iter().map(|id| u64::try_from(id).ok()).collect();
     let mut row = CalibrationRow {
         request_id: record.request.request_id.clone(),

@@ -124,7 +124,7 @@ fn a_close_mid_stream_keeps_what_arrived() {
     // Cut inside an event.
     let cut = delta("never");
     assert_failure(vec![send(&[stream_head(), delta("one"), cut[..cut.len() / 2].to_vec()])], "disconnected", "one");
-    // Cut after the finish reason but before [DONE]: usage may be missing, so this is no complete answer.
+    // Cut after the finish reason but before [DONE]: usage may be missing, so this is not a complete answer.
     assert_failure(vec![send(&[stream_head(), delta("one"), finish()])], "disconnected", "one");
     // Nothing at all.
     assert_failure(vec![], "disconnected", "");
@@ -177,7 +177,7 @@ fn http_errors_carry_the_servers_envelope() {
     // An error that is cut still tells its status.
     let cut = b"HTTP/1.1 500 Oops\r\nContent-Length: 100\r\n\r\npart".to_vec();
     assert_failure(vec![Step::Send(cut)], "status", "");
-    // An envelope under a success status, and something that is no stream at all.
+    // An envelope under a success status, and something that is not a stream at all.
     assert_failure(vec![Step::Send(json_response(r#"{"error":"no"}"#))], "server_error", "");
     assert_failure(vec![Step::Send(json_response(r#"{"choices":[]}"#))], "not_a_stream", "");
 }

@@ -242,7 +242,7 @@ pub enum Impostor {
 }
 
 impl Impostor {
-    /// Looks at the first bytes of a file that is no GGUF.
+    /// Looks at the first bytes of a file that is not a GGUF file.
     pub fn of(prefix: &[u8]) -> Option<Self> {
         let text = prefix.trim_ascii_start();
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);

@@ -9,7 +9,7 @@ use crate::value::ValueType;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SplitError {
-    /// One of the files cannot be opened or is no valid GGUF.
+    /// One of the files cannot be opened or is not a valid GGUF file.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A sibling file is not there.

@@ -28,7 +28,7 @@ pub enum WriteError {
         /// The system's reason.
         source: io::Error,
     },
-    /// What was asked for is no valid GGUF.
+    /// What was asked for is not a valid GGUF file.
     #[error("the file would be invalid: {0}")]
     Invalid(#[from] GgufError),
     /// A tensor's type and shape have no size: partial block or overflow.

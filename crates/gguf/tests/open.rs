@@ -1,4 +1,4 @@
-//! Opening by path: growth of the prefix, things that are no GGUF file, and files that change.
+//! Opening by path: growth of the prefix, things that are not GGUF files, and files that change.
 
 mod common;
 

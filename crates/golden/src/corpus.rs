@@ -74,7 +74,7 @@ pub struct CorpusStatus {
     pub present: usize,
     /// How many are outstanding.
     pub outstanding: usize,
-    /// Artifacts the manifest claims that are no imported captures here.
+    /// Artifacts the manifest claims that are not imported captures here.
     pub unproven_claims: Vec<String>,
     /// What all of this may be used for.
     pub note: String,

@@ -128,14 +128,14 @@ impl Explain for GoldenError {
                 .found(written_by)
                 .hint("choose another --artifact-root, or say --force to put a set of the kit in its place"),
             Self::BadSet { path, .. } => report("golden-set").path(path).hint(
-                "b70-golden prepare makes it again from its parameters (with --force where it was not the kit's)",
+                "prepare the set again: that makes it from its parameters (with --force where it was not the kit's)",
             ),
             Self::Capture { path, .. } => {
                 report("capture").path(path).hint("complete the capture's metadata; docs/formats/golden.md lists it")
             }
             Self::BadFile { path, .. } => report("bad-file").path(path),
             Self::Binary { path, .. } => report("test-binary").path(path).hint("name it with --binary"),
-            Self::Card(_) => report("card").hint("b70-gpu list shows the cards; --no-gpu runs without one"),
+            Self::Card(_) => report("card").hint("list the cards, or run without one by --no-gpu"),
             Self::Lease(error) => error.report(),
             Self::Document(error) => error.report(),
             Self::Store(error) => error.report(),

@@ -448,7 +448,7 @@ fn check(folder: &Root, recompute: bool) -> Result<(GoldenSet, SetCheck), Golden
             Ok(Some(sha256)) if sha256 == expected => tensors.push(TensorReport { name: file, sha256, size_bytes }),
             Ok(found) => {
                 let found = found.map_or_else(|| "nothing".to_owned(), |found| found.to_string());
-                failures.push(format!("{file}: SHA-256 is {found}, expected {expected}"));
+                failures.push(format!("{file} has SHA-256 {found}, expected {expected}"));
             }
             Err(error) => failures.push(format!("{file}: {error}")),
         }

@@ -156,7 +156,7 @@ fn a_bad_manifest_is_one_error_and_loses_nothing() {
     let weights = "\"path\": \"weights.q4_0.bin\"";
     let time = "1796078798.0607479";
     let changes: [(&str, Change<'_>); 9] = [
-        ("weights.q4_0.bin: SHA-256 is", Box::new(|text| text.replace(&digest, &"c".repeat(64)))),
+        ("weights.q4_0.bin has SHA-256", Box::new(|text| text.replace(&digest, &"c".repeat(64)))),
         ("not JSON: EOF", Box::new(|text| text[..text.len() / 2].to_owned())),
         (
             "which is not among the tensors",

@@ -116,7 +116,7 @@ fn a_flipped_bit_in_any_tensor_names_it() {
         set.change(&tensor, |bytes| bytes[at] ^= 0x10);
         let failures = set.failures();
         assert_eq!(failures.len(), 1, "{failures:?}");
-        assert!(failures[0].starts_with(&format!("{tensor}: SHA-256 is ")), "{failures:?}");
+        assert!(failures[0].starts_with(&format!("{tensor} has SHA-256 ")), "{failures:?}");
         set.change(&tensor, |bytes| bytes[at] ^= 0x10);
     }
     assert!(set.failures().is_empty());
@@ -219,6 +219,6 @@ fn a_sound_set_of_other_parameters_is_not_replaced_unasked() {
 fn refused_parameters_leave_nothing_behind() {
     let root = tempfile::tempdir().expect("a scratch folder");
     let wrong = SetParameters { k: 33, ..small() };
-    prepare(&root.path().join("new"), &wrong, &FixtureOptions::default()).expect_err("33 is no multiple of 32");
+    prepare(&root.path().join("new"), &wrong, &FixtureOptions::default()).expect_err("33 is not a multiple of 32");
     assert!(names(root.path()).is_empty());
 }

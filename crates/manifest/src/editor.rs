@@ -91,7 +91,7 @@ impl Explain for EditorError {
             Self::Io { path, .. } => ErrorReport::new("io", self.to_string()).path(path),
             Self::Unreadable { path, .. } => ErrorReport::new("settings", self.to_string())
                 .path(path)
-                .hint("mend the file, or run b70-manifest vscode without --write and copy what it prints"),
+                .hint("mend the file, or leave --write out and copy the entry that is printed"),
         }
     }
 

@@ -152,7 +152,7 @@ impl Explain for MigrateError {
         match self {
             Self::Invalid { report } => ErrorReport::new("invalid-document", self.to_string())
                 .path(&report.path)
-                .hint(format!("b70-manifest validate {}", report.path)),
+                .hint("validate the document: that shows every error with its place"),
             Self::Io { path, .. } => ErrorReport::new("io", self.to_string()).path(path),
             Self::Fixed { path, .. } => {
                 ErrorReport::new("not-migrated", self.to_string()).path(path).hint("use the document as it is")

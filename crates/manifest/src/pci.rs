@@ -12,7 +12,7 @@ use crate::report::{ErrorReport, Explain};
 /// Text that is not a PCI address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
-    "{found:?} is no PCI address; expected domain:bus:device.function in hexadecimal, such as 0000:03:00.0 (see `lspci -D`)"
+    "{found:?} is not a PCI address; expected domain:bus:device.function in hexadecimal, such as 0000:03:00.0 (see `lspci -D`)"
 )]
 pub struct ParsePciError {
     /// The text, shortened.

@@ -26,7 +26,7 @@ pub struct ErrorReport {
     pub expected: Option<String>,
     /// What to do next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(example = &"b70-manifest validate workers.json")]
+    #[schemars(example = &"validate the document: that shows every error with its place")]
     pub hint: Option<String>,
 }
 

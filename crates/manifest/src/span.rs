@@ -1,6 +1,6 @@
 //! Where in a JSON text each value stands, and which keys an object has twice.
 //!
-//! Text that is no JSON has no places.
+//! Text that is not JSON has no places.
 
 use std::collections::HashMap;
 use std::ops::Range;

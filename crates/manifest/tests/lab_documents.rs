@@ -112,7 +112,7 @@ fn the_focused_result_is_the_labs_and_not_ours() {
     let report = b70_manifest::validate::check_text("result.json".as_ref(), &text, None);
     assert!(report.valid && report.kind == Some(Kind::LabFocusedResult), "{report:?}");
     let report = b70_manifest::validate::check_text("result.json".as_ref(), &text, Some(Kind::FocusedResult));
-    assert!(!report.valid, "it is no result of ours");
+    assert!(!report.valid, "it is not a result of ours");
 }
 
 #[test]

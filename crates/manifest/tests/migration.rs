@@ -55,7 +55,7 @@ proptest! {
             let place = if nested { before.get_mut(inside).unwrap() } else { &mut before };
             place[key] = json!({"value": value, "list": [value, null]});
         }
-        // Arguments may be no arguments; such a document is refused, not changed.
+        // Arguments may be of another kind; such a document is refused, not changed.
         if let Ok(migration) = migrate(name.as_ref(), &before.to_string()) {
             prop_assert_eq!(revert(&migration.document), Some(before));
         } else {

@@ -103,7 +103,7 @@ pub enum PackError {
         path: PathBuf,
         /// What is wrong.
         problem: String,
-        /// Whether the file is no JSON at all.
+        /// Whether the file is not JSON at all.
         not_json: bool,
     },
     /// No set of that key, or no set at all.
@@ -278,7 +278,7 @@ impl Explain for PackError {
             }
             Self::NothingSelected { path, .. } => report("nothing-selected")
                 .path(path)
-                .hint("b70-pack inspect --model lists every tensor with the reason it was left out"),
+                .hint("inspect the model: that lists every tensor with the reason it was left out"),
             Self::ModelHash { path, found, expected } => report("model-sha256").path(path).found(found).expected(expected).hint(
                 "the file is another model, or damaged: fetch it again, or correct the expected hash if the model was replaced on purpose",
             ),
@@ -287,13 +287,13 @@ impl Explain for PackError {
             }
             Self::Document { path, .. } => report("document").path(path),
             Self::NoSet { root, .. } => {
-                report("no-set").path(root).hint("b70-pack list shows the sets; b70-pack prepare makes one")
+                report("no-set").path(root).hint("list the sets, or prepare one")
             }
-            Self::NoTensor { .. } => report("no-tensor").hint("b70-pack verify --json lists the set's tensors"),
+            Self::NoTensor { .. } => report("no-tensor").hint("verify the set: the report lists its tensors"),
             Self::NotAdmitted { path, failures } => report("not-admitted")
                 .path(path)
                 .found(failures.join(", "))
-                .hint("b70-pack verify --deep names the damage; b70-pack prepare repairs a set"),
+                .hint("verify the set deeply to see the damage; prepare it again to repair it"),
             Self::OtherTool { path, found, expected, .. } => report("other-tool").path(path).found(found).expected(expected).hint(
                 "let the tool that wrote the set repair it, use another --cache-root, or let prepare --force replace what is damaged",
             ),
@@ -301,7 +301,7 @@ impl Explain for PackError {
             Self::PayloadDigest { found, expected, .. } => report("payload-sha256")
                 .found(found)
                 .expected(expected)
-                .hint("b70-pack prepare packs the damaged tensor again"),
+                .hint("prepare the set again: that packs the damaged tensor again"),
             Self::Layout(_) => report("layout"),
             Self::Canonical(_) => report("canonical"),
             Self::Cancelled => report("interrupted"),

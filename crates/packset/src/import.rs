@@ -169,7 +169,7 @@ fn open_good(
     match hash_file(job, what, &progress.silent()) {
         Ok(digests) if fast && digests.blake3 == entry.payload.blake3 => Ok(Ok((file, path, trust))),
         Ok(digests) if !fast && digests.sha256 == Some(entry.payload.sha256) => Ok(Ok((file, path, trust))),
-        Ok(Digests { sha256: Some(found), .. }) => problem(format!("its SHA-256 is {found}")),
+        Ok(Digests { sha256: Some(found), .. }) => problem(format!("it has SHA-256 {found}, expected {}", entry.payload.sha256)),
         Ok(_) => problem("its bytes have another BLAKE3 than the recorded one".to_owned()),
         Err(error) if error.is_cancelled() => Err(error.into()),
         // Unreadable or of another size: as good as damaged, it is packed again.
@@ -188,7 +188,7 @@ struct Donor {
 }
 
 impl Donors {
-    /// Opens the sets of a cache root but for `own`. What cannot be read is no donor.
+    /// Opens the sets of a cache root but for `own`. What cannot be read is not a donor.
     pub(crate) fn find(cache: &Root, own: Sha256Hex) -> Self {
         let mut donors = Vec::new();
         for candidate in cache.list().unwrap_or_default() {

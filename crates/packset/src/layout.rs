@@ -77,7 +77,7 @@ pub struct Segment {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// K is no multiple of what the layout needs.
+    /// K is not a multiple of what the layout needs.
     #[error("K = {k} is not a multiple of {multiple}")]
     K {
         /// Found row length.
@@ -85,7 +85,7 @@ pub enum LayoutError {
         /// Needed divisor.
         multiple: u64,
     },
-    /// N is no multiple of what the layout needs.
+    /// N is not a multiple of what the layout needs.
     #[error("N = {n} is not a multiple of {multiple}")]
     N {
         /// Found number of rows.

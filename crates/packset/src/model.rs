@@ -213,7 +213,7 @@ impl<'a> Leases<'a> {
     }
 }
 
-/// What cannot be opened is told apart from what is no GGUF.
+/// What cannot be opened is told apart from what is not a GGUF file.
 fn refusal(error: SplitError, path: &Path) -> PackError {
     match error {
         SplitError::Open(OpenError::Io { path, operation, source }) => {

@@ -68,7 +68,7 @@ impl OtherTool {
         }
         let found: Vec<_> =
             details.into_iter().map(|failure| format!("{}: {}", failure.code, failure.detail)).collect();
-        Err(self.refusal(set, &found.join("; "), &format!("a set {key} that passes b70-pack verify")))
+        Err(self.refusal(set, &found.join("; "), &format!("a set {key} that verifies")))
     }
 
     /// The refusal to replace what this tool wrote.

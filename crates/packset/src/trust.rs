@@ -167,7 +167,7 @@ fn receipt_name(root: &Root) -> RelPath {
     rel(if labs { RECEIPT_BESIDE } else { RECEIPT_FILE })
 }
 
-/// Whether a file that is no payload belongs into a set's or stage's folder.
+/// Whether a file that is not a payload belongs into a set's or stage's folder.
 fn belongs(name: &RelPath) -> bool {
     let Some(text) = name.as_str() else { return false };
     text == MANIFEST_FILE

@@ -14,7 +14,7 @@ use crate::{
 impl Explain for HostError {
     fn report(&self) -> ErrorReport {
         let (Self::Unreadable { path, .. } | Self::NotARecord { path, .. }) = self;
-        ErrorReport::new("host-record", self.to_string()).path(path).hint("make one with `b70-gpu record --out DIR`")
+        ErrorReport::new("host-record", self.to_string()).path(path).hint("record a host and name that directory")
     }
 
     fn exit_code(&self) -> u8 {
@@ -24,7 +24,7 @@ impl Explain for HostError {
 
 impl Explain for NoSuchCard {
     fn report(&self) -> ErrorReport {
-        ErrorReport::new("no-such-card", self.to_string()).found(&self.present)
+        ErrorReport::new("no-such-card", self.to_string()).found(&self.present).hint("list the cards")
     }
 
     fn exit_code(&self) -> u8 {
@@ -44,7 +44,7 @@ impl Explain for SelectorError {
 
 impl Explain for PinError {
     fn report(&self) -> ErrorReport {
-        ErrorReport::new("no-ordinal", self.to_string()).found(&self.reason)
+        ErrorReport::new("no-ordinal", self.to_string()).found(&self.reason).hint("the doctor's checks say why")
     }
 
     fn exit_code(&self) -> u8 {
@@ -56,7 +56,7 @@ impl Explain for LeaseError {
     fn report(&self) -> ErrorReport {
         match self {
             Self::Held { .. } => {
-                ErrorReport::new("lease-held", self.to_string()).hint("`b70-gpu lease status` shows who holds what")
+                ErrorReport::new("lease-held", self.to_string()).hint("the status of the leases shows who holds what")
             }
             Self::Unsafe { path, found, expected } => {
                 ErrorReport::new("lease-unsafe", self.to_string()).path(path).found(found).expected(expected)

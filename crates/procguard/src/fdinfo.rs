@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(info.vram(), 16 << 20, "resident, not total");
         assert_eq!(info.host_memory(), 192 << 10);
         assert_eq!(info.work["rcs"], 28_257_900);
-        assert_eq!(info.work.len(), 2, "capacities and total cycles are no work");
+        assert_eq!(info.work.len(), 2, "capacities and total cycles are not work");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use b70_store::EntryKind;
 use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,7 +55,7 @@ pub struct FsSpace {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The directory or a needed file in it cannot be read.
-    #[error("cannot read the recorded tree at {}: {source}; expected a directory made by `b70-gpu record` (record.json, proc/, sys/, dev/)", path.display())]
+    #[error("cannot read the recorded tree at {}: {source}; expected the directory of a recorded host (record.json, proc/, sys/, dev/)", path.display())]
     Unreadable {
         /// What was opened.
         path: PathBuf,
@@ -305,9 +306,11 @@ impl Source for Tree {
     fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         // NONBLOCK: a pipe in a tree must not hold the reader up.
         let fd = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK)?;
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
-        if kind != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{path} is no regular file")));
+        let mode = rustix::fs::fstat(&fd)?.st_mode;
+        if FileType::from_raw_mode(mode) != FileType::RegularFile {
+            let found = EntryKind::from_mode(mode).name();
+            let why = format!("{path} is a {found}, expected a regular file");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         read_capped(fs::File::from(fd), path)
     }

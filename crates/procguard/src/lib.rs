@@ -10,7 +10,7 @@
 //! - **host**: where facts come from, [`Host::real`] or a recorded tree ([`record()`], [`Host::recorded`]), so that a verdict
 //!   can be replayed on another machine.
 //! - **use**: memory held through a card's DRM client, engines that work, or a ggml program told to use the card. An
-//!   open device node alone is no use.
+//!   open device node alone does not count as use.
 //! - **unknown**: could not be determined; never taken for *free*, *absent* or *ours*.
 //! - **lease**: a kernel lock per card that cooperating programs take; **foreign**: a process the kit did not start.
 //!

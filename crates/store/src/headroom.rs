@@ -150,7 +150,7 @@ fn cgroup_room(dir: &Path, v1: bool) -> Option<u64> {
         ("memory.max", "memory.current", "inactive_file")
     };
     let number = |name: &str| std::fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
-    // v2 writes `max`, which is no number; v1 a number near 2⁶³.
+    // v2 writes `max`, which is not a number; v1 a number near 2⁶³.
     let limit = number(limit).filter(|&l| l < 1 << 62)?;
     let current = number(current)?;
     let stat = std::fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();

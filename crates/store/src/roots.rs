@@ -108,8 +108,11 @@ pub fn open_ram_root(path: &Path, uid: u32) -> Result<Root> {
     }
     let unsafe_root = |why: String| Error::RootUnsafe { path: path.to_path_buf(), why };
     let root = Root::open_nofollow(path).map_err(|e| match e {
-        Error::Escapes { .. } | Error::Kind { .. } => {
-            unsafe_root("it is a link or no directory; remove it or choose another root".to_owned())
+        Error::Escapes { .. } => {
+            unsafe_root("found a link, expected a directory; remove it or choose another root".to_owned())
+        }
+        Error::Kind { found, .. } => {
+            unsafe_root(format!("found a {found}, expected a directory; remove it or choose another root"))
         }
         e => e,
     })?;

@@ -60,7 +60,7 @@ fn every_cgroup_above_us_counts_in_version_2() {
     let limits = host.limits(memory().path());
     assert_eq!(get(&limits, "cgroup /user.slice"), Some(1500 * MIB), "{limits:?}");
     assert_eq!(get(&limits, "MemAvailable"), Some(10_240_000 * 1024));
-    assert_eq!(limits.iter().filter(|(s, _)| s.starts_with("cgroup")).count(), 1, "`max` is no limit");
+    assert_eq!(limits.iter().filter(|(s, _)| s.starts_with("cgroup")).count(), 1, "`max` is not a limit");
     assert!(get(&limits, "statvfs").is_some());
     // Over its limit a group has no room, and the arithmetic does not wrap.
     host.v2("user.slice/job", "1", 100 * MIB, 0);
@@ -191,7 +191,7 @@ fn the_ram_root_must_be_ours_alone() {
     symlink(&path, dir.path().join("link")).expect("linked");
     assert!(refused(&dir.path().join("link"), me).contains("link"));
     std::fs::write(dir.path().join("file"), "").expect("written");
-    assert!(refused(&dir.path().join("file"), me).contains("no directory"));
+    assert!(refused(&dir.path().join("file"), me).contains("expected a directory"));
 }
 
 #[test]

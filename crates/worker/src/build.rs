@@ -35,7 +35,7 @@ impl BuildFingerprint {
             ));
         };
         let mut found = document::read::<Fingerprint>(path)?;
-        // What the command adds for its reader is no part of the fingerprint.
+        // What the command adds for its reader is not part of the fingerprint.
         found.extra.retain(|name, _| !OF_THE_REPORT.contains(&name.as_str()));
         let differs = |why: String| WorkerError::OtherBuild { path: path.clone(), why };
         let whole = fingerprint_sha256(&found).map_err(|e| differs(e.to_string()))?;

@@ -66,7 +66,7 @@ pub enum WorkerError {
     /// The lease could not be had.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// A call to a server failed in a way that is no verdict.
+    /// A call to a server failed in a way that is not a verdict.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The server wants an API key.
@@ -129,7 +129,7 @@ impl Explain for WorkerError {
             Self::Unauthorized { .. } => ErrorReport::new("unauthorized", self.to_string()),
             Self::Proc(_) => ErrorReport::new("proc", self.to_string()),
             Self::Blocked { .. } => ErrorReport::new("blocked", self.to_string())
-                .hint("b70-worker validate; b70-worker start (without --execute) shows every reason"),
+                .hint("validate the configuration; the plan of a start (without --execute) shows every reason"),
             Self::OtherBuild { path, .. } => ErrorReport::new("other-build", self.to_string()).path(path),
             Self::Untrusted { path, .. } => ErrorReport::new("untrusted", self.to_string()).path(path),
             Self::Usage(_) => ErrorReport::new("usage", self.to_string()),

@@ -6,7 +6,7 @@ use b70_procguard::{ProgramEnd, run_program};
 
 /// The help of a real server is 50 kB.
 const MAX_HELP: usize = 4 << 20;
-/// Fewer flags than this are no help of a llama-server.
+/// Fewer flags than this are not the help of a llama-server.
 const PLAUSIBLE: usize = 20;
 
 /// Flags of one build.

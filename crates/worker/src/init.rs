@@ -39,7 +39,7 @@ pub fn starter(options: &InitOptions) -> Result<Workers, WorkerError> {
     }
     let absolute = |path: &Path| -> Result<String, WorkerError> {
         let path = std::path::absolute(path).map_err(|e| WorkerError::io(path, "resolve", e))?;
-        path.to_str().map(str::to_owned).ok_or_else(|| WorkerError::Usage(format!("{} is no UTF-8", path.display())))
+        path.to_str().map(str::to_owned).ok_or_else(|| WorkerError::Usage(format!("{} is not UTF-8", path.display())))
     };
     let stem = options.model.file_stem().map_or_else(|| "model".into(), |s| s.to_string_lossy().into_owned());
     let mut workers = Vec::new();

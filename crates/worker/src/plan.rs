@@ -358,7 +358,7 @@ impl Supervisor<'_> {
                 let left = recorded.session.members().map_err(WorkerError::Proc)?;
                 for member in left.verified.iter().filter(|m| !gone.contains(&m.identity().pid)) {
                     action.block(format!(
-                        "process {} ({}) of its last run is still there; b70-worker stop ends it",
+                        "process {} ({}) of its last run is still there; stop the worker to end it",
                         member.identity().pid,
                         member.comm()
                     ));
@@ -370,7 +370,7 @@ impl Supervisor<'_> {
 
     fn check_port(&self, worker: &Worker, gone: &BTreeSet<u32>, action: &mut Action) -> Result<(), WorkerError> {
         let Some(address) = self.lane.address(worker) else {
-            action.notes.push(format!("port {} is unchecked: the host is no address", worker.port));
+            action.notes.push(format!("port {} is unchecked: the host is not an address", worker.port));
             return Ok(());
         };
         if !self.local {

@@ -65,7 +65,7 @@ pub fn render(
                 .map(|worker| resolve(lane, worker, cards, options).map(|command| command.redacted()))
                 .collect();
             let text = serde_json::to_string_pretty(&ResolvedWorkers { schema_version: 1, workers: commands? })
-                .map_err(|e| WorkerError::Usage(format!("a command is no text: {e}")))?;
+                .map_err(|e| WorkerError::Usage(format!("a command is not UTF-8 text: {e}")))?;
             Ok(vec![Rendered { file: "workers-resolved.json".into(), text: text + "\n" }])
         }
         RenderFormat::LlamaPreset => {

@@ -96,7 +96,7 @@ impl Supervisor<'_> {
         for server in running {
             // What fails for one must not hide what became of the others.
             let result = self.await_ready(&server, options).unwrap_or_else(|error| {
-                server.result(ActionOutcome::Failed, format!("{error}; it may still run, and b70-worker stop ends it"))
+                server.result(ActionOutcome::Failed, format!("{error}; it may still run; stop the worker to end it"))
             });
             (options.progress)(&result.worker, &result.detail);
             plan.results.push(result);
@@ -104,14 +104,14 @@ impl Supervisor<'_> {
         Ok(plan)
     }
 
-    /// Takes the lease and starts the process. What was decided in the plan is decided again, with the lease held.
+    /// Plans the worker again, takes the lease, and starts the process. The new plan is made with the operation lock held and
+    /// before the lease is taken: a lease that was taken in between is refused, and nothing else is looked at again.
     fn launch<'w>(&self, worker: &'w Worker) -> Result<Running<'w>, WorkerError> {
         let paths = self.lane.paths(worker);
         let _guard = operation_lock(&paths)?;
         let view = self.view()?;
         let pci = view.cards.resolve(worker.gpu).map_err(|why| blocked(worker, vec![why]))?;
         let digests = BinaryDigests::read(&self.lane.path(&self.lane.document.binary))?;
-        // The lease first: what is looked at afterwards cannot be taken by another user of the kit any more.
         let owner = LeaseOwner::this_process(format!("b70-worker start {}", worker.name)).map_err(WorkerError::Proc)?;
         let build = self.build(&digests)?;
         let (action, command) = self.plan_one(worker, &view, &BTreeSet::new())?;
@@ -260,7 +260,7 @@ impl Supervisor<'_> {
                 }
             }
         } else {
-            text.push_str(", whose socket it is was not checked (the host is no address)");
+            text.push_str(", whose socket it is was not checked (the host is not an address)");
         }
         let Some(pci) = server.card else {
             text.push_str("; its card is unchecked (--no-gpu)");
@@ -341,7 +341,7 @@ impl Supervisor<'_> {
             use std::os::unix::process::CommandExt as _;
             server.exec()
         };
-        // The record names this process, which is no server after all.
+        // The record names this process, which is not a server after all.
         let _ = fs::remove_file(&paths.identity);
         let _ = fs::remove_file(&paths.pid);
         Ok(WorkerError::io(Path::new(&command.argv[0]), "become the server", error))

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -10,6 +10,7 @@ use std::{
 use b70_admission::model_fault;
 use b70_manifest::{document::Kind, validate::check_files, workers::Worker};
 use b70_procguard::{Host, pin_to_card};
+use b70_store::EntryKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -80,7 +81,7 @@ impl Report {
 /// Validates a configuration file on this machine (or a recorded one: then files and executables are not looked at).
 ///
 /// # Errors
-/// The file cannot be read or is no JSON. An invalid document is a list of findings.
+/// The file cannot be read or is not JSON. An invalid document is a list of findings.
 pub fn validate(path: &Path, host: &Host, mode: GpuMode, only: &[String]) -> Result<Validation, WorkerError> {
     let mut report = Report(Vec::new());
     let lane = match Lane::load(path) {
@@ -250,29 +251,51 @@ pub(crate) fn missing_files(config: &Path) -> Vec<(&'static str, &'static str, S
     .into_iter()
     .filter_map(|(code, field)| {
         let path = config.parent().unwrap_or(Path::new("/")).join(document.get(field)?.as_str()?);
-        (!path.is_file()).then(|| (code, field, format!("{} is no file", path.display())))
+        not_a_file(&path).map(|why| (code, field, why))
     })
     .collect()
+}
+
+/// What stands where a file was expected; links are followed.
+fn not_a_file(path: &Path) -> Option<String> {
+    match path.metadata() {
+        Ok(meta) if meta.is_file() => None,
+        Ok(meta) => Some(format!(
+            "{} is a {}, expected a regular file",
+            path.display(),
+            EntryKind::from_mode(meta.mode()).name()
+        )),
+        Err(error) => Some(format!("{}: {error}; expected a regular file", path.display())),
+    }
+}
+
+/// The same where the file must be executable.
+fn not_executable(path: &Path) -> Option<String> {
+    not_a_file(path).or_else(|| {
+        let mode = path.metadata().map_or(0, |meta| meta.mode());
+        (mode & 0o111 == 0)
+            .then(|| format!("{} has mode {:04o}, expected an executable file", path.display(), mode & 0o7777))
+    })
 }
 
 fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
     let document = &lane.document;
     let binary = lane.path(&document.binary);
-    let executable = |path: &Path| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    let has_binary = executable(&binary);
-    if !has_binary {
-        report.error("no-binary", "binary", format!("{} is no executable file", binary.display()));
+    let unusable = not_executable(&binary);
+    let has_binary = unusable.is_none();
+    if let Some(why) = unusable {
+        report.error("no-binary", "binary", why);
     }
     let model = lane.path(&document.target_model);
-    if !model.is_file() {
-        report.error("no-model", "target_model", format!("{} is no file", model.display()));
+    if let Some(why) = not_a_file(&model) {
+        report.error("no-model", "target_model", why);
     } else if let Some(fault) = model_fault(&model) {
         report.error("not-a-model", "target_model", format!("{}: {fault}", model.display()));
     }
     let script = document.launcher.as_ref().map(|launcher| lane.path(launcher));
     let script = script.and_then(|path| {
-        if !executable(&path) {
-            report.error("no-launcher", "launcher", format!("{} is no executable file", path.display()));
+        if let Some(why) = not_executable(&path) {
+            report.error("no-launcher", "launcher", why);
         }
         std::fs::read(&path).ok().map(|bytes| LauncherScript::new(&String::from_utf8_lossy(&bytes)))
     });
@@ -307,8 +330,8 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
         let Ok(profile) = lane.profile(&worker.profile) else { continue };
         if let Some((draft, _)) = draft_path(lane, profile) {
             let draft = lane.path(&draft);
-            if !draft.is_file() {
-                report.error("no-draft-model", &worker.profile, format!("{} is no file", draft.display()));
+            if let Some(why) = not_a_file(&draft) {
+                report.error("no-draft-model", &worker.profile, why);
             } else if let Some(fault) = model_fault(&draft) {
                 report.error("not-a-model", &worker.profile, format!("{}: {fault}", draft.display()));
             }

@@ -53,7 +53,7 @@ fn masks_of_a_foreign_server_block_what_its_driver_would_take() {
     let mut bench = Bench::new(4, "");
     bench.mode = GpuMode::Required;
     for (mask, blocked) in [
-        // A range is no range, and what follows a number is ignored.
+        // A range is not a range, and what follows a number is ignored.
         ("0-1", [true, false, false, false]),
         ("1a", [false, true, false, false]),
         ("1,3", [false, true, false, true]),
@@ -194,7 +194,7 @@ fn a_fingerprint_is_recorded_when_it_is_of_this_build_and_refused_when_it_is_not
     let plan = bench.start();
     untouched(&bench, &plan);
     assert!(reasons(&plan).contains("is not of this build: stub-server has"), "{}", reasons(&plan));
-    // A document that was edited is no fingerprint.
+    // A document that was edited is not a fingerprint.
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace(&other.to_string(), &digest.to_string())).unwrap();
     assert!(!bench.start().executed);

@@ -27,7 +27,7 @@ pub(super) fn all(result: &Value) -> String {
 pub(super) fn into(docs: &Path, result: &Path) -> Result<(), Failure> {
     let text = std::fs::read_to_string(result).at("read", result)?;
     let value: Value = serde_json::from_str(&text).map_err(|error| {
-        Failure::new(format!("{} is no result: {error}", result.display()), "give a file of bench/results")
+        Failure::new(format!("{} is not a result: {error}", result.display()), "give a file of bench/results")
     })?;
     if value["format"] != "b70-bench-speed-v1" {
         return Err(Failure::new(

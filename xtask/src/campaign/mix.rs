@@ -44,7 +44,7 @@ fn parts(lab: &Lab) -> Vec<Part> {
         ("validate", "b70-pack", with(&["stage-validate", "--deep"], &stage), &[0]),
         ("list", "b70-pack", with(&["list"], &set), &[0]),
         ("cache", "b70-cache", with(&["prepare", "--min-free", "1", "--no-measure"], &cache), &[0]),
-        // Another process may have dropped the copy, which is no damage.
+        // Another process may have dropped the copy, which is not damage.
         ("cache verify", "b70-cache", with(&["verify"], &cache), &[0, 1]),
         ("drop", "b70-cache", with(&["drop", "--execute"], &cache), &[0, 1]),
     ];

@@ -491,7 +491,7 @@ fn another(leaf: &Value, numbers: &mut Numbers) -> Value {
     }
 }
 
-/// The fields of a JSON document that differ; nothing if either is no JSON document.
+/// The fields of a JSON document that differ; nothing if either is not a JSON document.
 fn changed_fields(before: &[u8], after: &[u8]) -> Option<Vec<String>> {
     let (before, after): (Value, Value) = (serde_json::from_slice(before).ok()?, serde_json::from_slice(after).ok()?);
     let mut names = Vec::new();

@@ -25,7 +25,7 @@ const ENDED: Duration = Duration::from_secs(20);
 
 /// Prompts that each server is asked.
 const PROMPTS: usize = 3;
-/// Tokens of an answer. Random weights emit bytes that are no whole characters, so an answer has fewer events than tokens,
+/// Tokens of an answer. Random weights emit bytes that are not whole characters, so an answer has fewer events than tokens,
 /// and they end it at random; 256 tokens past every end leave more than the 100 events of the metric.
 const ANSWER: u32 = 256;
 

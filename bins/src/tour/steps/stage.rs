@@ -58,7 +58,7 @@ fn judge(first: &StageReport, second: &StageReport) -> Proof {
             whole && second.checked_bytes == 0,
             format!("{staged}; the second call trusted its receipt and read no payload byte"),
         ),
-        // A folder that is no tmpfs, or one of a kind that no receipt can vouch for.
+        // A folder that is not a tmpfs, or one of a kind that no receipt can vouch for.
         _ => expect(
             whole,
             format!(

@@ -164,7 +164,7 @@ impl ModelCache {
         };
         let entry: CacheEntry = match serde_json::from_slice(&bytes) {
             Ok(entry) => entry,
-            Err(e) => return Ok(Err(format!("its {ENTRY_NAME} is no cache entry: {e}"))),
+            Err(e) => return Ok(Err(format!("its {ENTRY_NAME} is not a cache entry: {e}"))),
         };
         Ok(check_entry(&entry, key)
             .map(|files| Opened { folder, entry, files })

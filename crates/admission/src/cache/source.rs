@@ -42,7 +42,7 @@ impl ModelSource {
     }
 
     /// Looks at the directories of the files. The bytes are copied as they are, so what concerns tensors alone (a type of
-    /// a newer ggml or of a fork, five dimensions) is a remark; what is no GGUF, or not whole, is refused.
+    /// a newer ggml or of a fork, five dimensions) is a remark; what is not a GGUF file, or not whole, is refused.
     pub fn inspect(&self) -> Result<Option<String>, AdmissionError> {
         match SplitModel::open(self.path()) {
             Ok(model) => {

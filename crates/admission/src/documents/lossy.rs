@@ -1,4 +1,4 @@
-//! Paths in a command's own output. JSON has no place for bytes that are no text, and a result must not fail to print
+//! Paths in a command's own output. JSON has no place for bytes that are not text, and a result must not fail to print
 //! because of a name; documents on disk keep such names exactly, by other means.
 
 use std::path::{Path, PathBuf};

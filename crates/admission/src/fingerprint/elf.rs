@@ -164,7 +164,7 @@ pub(super) fn libraries(binaries: &[PathBuf], build: &Path, modules: &[PathBuf],
                         insert_first(&mut by_name, real, &path);
                         pending.push((path, Vec::new()));
                     }
-                    Ok(_) => loaded.faults.push((path, "it is no regular file".to_owned())),
+                    Ok(real) => loaded.faults.push((path, super::not_a_file(&real))),
                     Err(e) => loaded.faults.push((path, format!("its file cannot be found: {e}"))),
                 }
             }

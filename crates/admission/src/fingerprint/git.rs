@@ -1,11 +1,11 @@
 //! A source tree under Git: its commit and what differs from it.
 
 use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use b70_store::{DigestKind, Hasher, Job, Progress, RelPath, Sha256, hash_file};
+use b70_store::{DigestKind, EntryKind, Hasher, Job, Progress, RelPath, Sha256, hash_file};
 
 use super::process::run;
 
@@ -128,7 +128,8 @@ impl Git<'_> {
                 digests.sha256.expect("SHA-256 was asked for")
             } else {
                 // A nested repository is listed as a folder: what is in it cannot be stated here.
-                return Err(format!("the untracked {} is no file", path.display()));
+                let found = EntryKind::from_mode(meta.mode()).name();
+                return Err(format!("the untracked {} is a {found}, expected a file or a link", path.display()));
             };
             hasher.update(name.as_os_str().as_bytes());
             hasher.update(&[0]);

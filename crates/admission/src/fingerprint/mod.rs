@@ -15,12 +15,13 @@ mod process;
 mod source;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use b70_manifest::UnixTime;
 use b70_procguard::Host;
-use b70_store::{DigestKind, Error, Job, Progress, Result, Sha256, hash_many};
+use b70_store::{DigestKind, EntryKind, Error, Job, Progress, Result, Sha256, hash_many};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -229,10 +230,18 @@ fn locate(build: &Path, name: &str) -> (String, PathBuf) {
     (plain.to_owned(), if as_path { flat } else { in_bin })
 }
 
+/// What stands where a regular file was expected.
+fn not_a_file(path: &Path) -> String {
+    match path.metadata() {
+        Ok(meta) => format!("it is a {}, expected a regular file", EntryKind::from_mode(meta.mode()).name()),
+        Err(e) => format!("it cannot be examined: {e}"),
+    }
+}
+
 /// The real file of a binary, beside which it looks for its libraries; none when it is not there.
 fn real_binary(build: &Path, path: &Path) -> Result<Option<PathBuf>, String> {
     match path.canonicalize() {
-        Ok(real) if !real.is_file() => Err("it is no regular file".to_owned()),
+        Ok(real) if !real.is_file() => Err(not_a_file(&real)),
         Ok(real) if !real.starts_with(build) => {
             Err(format!("it is a link to {}, outside the build folder; name that build folder", real.display()))
         }

@@ -73,7 +73,7 @@ pub(super) fn record_faults(record: &RegistryRecord, key: &Sha256) -> Vec<String
             let single = files.len() == 1 && files.values().next().is_some_and(|f| f.0 == artifact.sha256);
             let folder = folder_sha256(files.iter().map(|(name, (sha256, _))| (name, *sha256)));
             if !single && folder != artifact.sha256 {
-                faults.push(format!("its artifact digest is {}, its files give {folder}", artifact.sha256));
+                faults.push(format!("its files have SHA-256 {folder}, expected {}", artifact.sha256));
             }
             let sum = files.values().try_fold(0_u64, |sum, f| sum.checked_add(f.1));
             if sum != Some(artifact.size_bytes) {

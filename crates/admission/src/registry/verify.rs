@@ -69,10 +69,10 @@ fn compare(
                 verdict.checked_files += 1;
                 verdict.checked_bytes += read_size;
                 if size != read_size {
-                    verdict.details.push(format!("{name} has {read_size} bytes, recorded {size}"));
+                    verdict.details.push(format!("{name} has {read_size} bytes, expected {size}"));
                     verdict.changed.push(path);
                 } else if sha256 != read {
-                    verdict.details.push(format!("{name} has SHA-256 {read}, recorded {sha256}"));
+                    verdict.details.push(format!("{name} has SHA-256 {read}, expected {sha256}"));
                     verdict.changed.push(path);
                 }
             }

@@ -218,7 +218,7 @@ pub enum CalibrationEvent<'a> {
     },
 }
 
-/// Why a calibration could not be planned or run. Failures of an endpoint are no errors: they are in its result.
+/// Why a calibration could not be planned or run. Failures of an endpoint are not errors: they are in its result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {

@@ -77,7 +77,7 @@ impl Calibration {
     ///
     /// # Errors
     /// [`CalibrateError::Invalid`] for options and targets that make no sense. What may change by itself, such as a server
-    /// that is not there, is no error but a reason of the plan.
+    /// that is not there, is not an error but a reason of the plan.
     pub fn plan(&self, cancel: &AtomicBool) -> Result<CalibrationPlan, CalibrateError> {
         self.check()?;
         let mut reasons = Vec::new();
@@ -215,7 +215,7 @@ impl Calibration {
             let waiting = match endpoint.health() {
                 Ok(Health::Ready) => None,
                 Ok(Health::Loading(words)) => Some(format!("the server is still loading ({words}); wait with --wait")),
-                // A server without /health is no llama-server; who it is is told below.
+                // A server without /health is not a llama-server; who it is is told below.
                 Err(error) if matches!(error.code(), "status" | "not_json") => None,
                 Err(error) => Some(error.to_string()),
             };

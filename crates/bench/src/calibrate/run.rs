@@ -69,7 +69,7 @@ impl Calibration {
     /// `running`, no `ended_unix`) until the endpoint is done. A failed row ends its endpoint; the others go on.
     ///
     /// # Errors
-    /// [`CalibrateError`]; an endpoint's failure is no error but part of the report.
+    /// [`CalibrateError`]; an endpoint's failure is not an error but part of the report.
     pub fn execute(
         &self,
         cancel: &AtomicBool,

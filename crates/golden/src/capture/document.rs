@@ -189,7 +189,7 @@ impl Capture {
         let unit = t.dtype.unit().1;
         say(
             t.stride_bytes.iter().any(|s| s % unit != 0 && !t.dtype.is_block()),
-            format!("tensor.stride_bytes {:?} are no multiples of the {unit} bytes of {}", t.stride_bytes, t.dtype),
+            format!("tensor.stride_bytes {:?} are not multiples of the {unit} bytes of {}", t.stride_bytes, t.dtype),
         );
         let own = match self.role {
             CaptureRole::Input | CaptureRole::Before => Some(("input_sha256", self.input_sha256)),

@@ -49,7 +49,7 @@ impl Dtype {
         }
     }
 
-    /// Bytes of a dense tensor of this shape, last dimension fastest; `None` when rows are no whole blocks or the product
+    /// Bytes of a dense tensor of this shape, last dimension fastest; `None` when rows are not whole blocks or the product
     /// overflows.
     pub fn bytes(self, shape: &[u64]) -> Option<u64> {
         let (elements, size) = self.unit();

@@ -61,7 +61,7 @@ pub(super) fn parse(bytes: &[u8], wanted: &str) -> Result<FileTensor, String> {
     }
     let (header, data) = rest.split_at(length as usize);
     if !header.starts_with(b"{") {
-        return Err("neither .npy nor a sound .safetensors: the header is no JSON object".to_owned());
+        return Err("neither .npy nor a sound .safetensors: the header is not a JSON object".to_owned());
     }
     let Entries(entries) =
         serde_json::from_slice(header).map_err(|e| format!("the header is not a JSON object of tensors: {e}"))?;
@@ -163,7 +163,7 @@ mod tests {
             (format!("{{{},{}}}", x("[1]", "[0,4]"), x("[1]", "[4,8]")), "twice"),
             (r#"{"x":{"dtype":"F4","shape":[2],"data_offsets":[0,8]}}"#.to_owned(), "has type"),
             (r#"{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"more":1}}"#.to_owned(), "more"),
-            ("[]".to_owned(), "no JSON object"),
+            ("[]".to_owned(), "not a JSON object"),
             ("{".to_owned(), "not a JSON object"),
         ] {
             let error = parse(&file(&header, &[0; 8]), "x").expect_err(&header);

@@ -40,7 +40,7 @@ pub(super) fn case_folder(case: &str) -> Result<RelPath, GoldenError> {
 /// Every capture of a case, its bytes rehashed.
 ///
 /// # Errors
-/// The case is no name of a folder, or the folder cannot be listed. No folder means no captures.
+/// The case is not the name of a folder, or the folder cannot be listed. No folder means no captures.
 pub(crate) fn captures_of(root: &Path, case: &str) -> Result<Vec<Found>, GoldenError> {
     let folder = match Root::open(root.join(CAPTURES).join(case_folder(case)?.as_path())) {
         Ok(folder) => folder,

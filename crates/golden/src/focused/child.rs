@@ -20,7 +20,7 @@ const MAX_LOG: u64 = 256 << 20;
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) counts: Counts,
-    /// Why it is no pass, apart from its counts.
+    /// Why it is not a pass, apart from its counts.
     pub(super) fault: Option<String>,
     pub(super) seconds: f64,
 }

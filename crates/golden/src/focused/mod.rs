@@ -67,7 +67,7 @@ pub enum FocusedEvent<'a> {
 ///
 /// # Errors
 /// What keeps a run from starting: no sound golden set, no build, no binary, a card that is in use. Tests that fail,
-/// crash, hang or say nothing are no error: they are in the report.
+/// crash, hang or say nothing are not errors: they are in the report.
 pub fn focused(
     request: &FocusedRequest<'_>,
     events: &mut dyn FnMut(FocusedEvent<'_>),
@@ -147,7 +147,7 @@ pub fn focused(
         let receipt = Receipt { schema_version: 1, result: document.clone(), path: result.clone(), fingerprint: build };
         receipt::record(request.artifact_root, &receipt)?;
     }
-    let not_reusable_because = if passed { unfit } else { vec!["it is no pass".to_owned()] };
+    let not_reusable_because = if passed { unfit } else { vec!["it did not pass".to_owned()] };
     Ok(FocusedReport { document, result, reusable, not_reusable_because })
 }
 

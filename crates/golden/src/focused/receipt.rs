@@ -66,7 +66,7 @@ pub(super) fn look_up(
     let name = file_name(key)?;
     match folder.read(&name, MAX_RECEIPT) {
         Ok(bytes) => {
-            return Ok(proven(&bytes, key).map_err(|why| vec![format!("the pass of this key is no proof: {why}")]));
+            return Ok(proven(&bytes, key).map_err(|why| vec![format!("the pass of this key proves nothing: {why}")]));
         }
         Err(StoreError::Missing { .. }) => {}
         Err(error) => return Err(error.into()),
@@ -97,7 +97,7 @@ pub(super) fn look_up(
     }))
 }
 
-/// Without what follows from other parts or is no part of the key.
+/// Without what follows from other parts or is not part of the key.
 fn stripped(value: &Value) -> Value {
     let mut value = value.clone();
     if let Some(map) = value.as_object_mut() {

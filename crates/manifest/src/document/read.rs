@@ -98,7 +98,7 @@ impl Explain for DocumentError {
                 if let [only] = report.errors.as_slice() {
                     explained = explained.found(&only.found).expected(&only.expected);
                 }
-                explained.hint(format!("b70-manifest validate {}", report.path))
+                explained.hint("validate the document: that shows every error with its place")
             }
         }
     }

@@ -25,7 +25,7 @@ words! {
         WindowMetricMissing = "window_metric_missing",
         /// A row's rate is not what its raw offsets give.
         RateDisagreesWithOffsets = "rate_disagrees_with_offsets",
-        /// A row's offsets are missing, decrease or are no numbers.
+        /// A row's offsets are missing, decrease or are not numbers.
         OffsetsUnusable = "offsets_unusable",
         /// Two rows have the same prompt.
         PromptHashesNotDistinct = "prompt_hashes_not_distinct",

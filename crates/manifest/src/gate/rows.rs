@@ -112,7 +112,7 @@ fn check_rate(findings: &mut Findings, row: &CalibrationRow, window: u64, place:
     findings.check(
         ordered && !offsets.is_empty(),
         Code::OffsetsUnusable,
-        format!("{place}: the raw offsets are missing, decrease or are no numbers"),
+        format!("{place}: the raw offsets are missing, decrease or are not numbers"),
     );
     findings.check(
         offsets.len() as u64 >= window,

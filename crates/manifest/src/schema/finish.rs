@@ -8,7 +8,7 @@ use super::registry::resolve;
 pub(super) fn finish(root: &mut Value) {
     walk(root, &mut |schema| {
         plain_enumeration(schema);
-        // The size of Rust's integers is no format of draft-07; bounds say it, and editors warn about unknown formats.
+        // The size of Rust's integers is not a format of draft-07; bounds say it, and editors warn about unknown formats.
         if let Some(format) = schema.get("format").and_then(Value::as_str)
             && (format.starts_with("uint") || format.starts_with("int") || matches!(format, "double" | "float"))
         {

@@ -79,7 +79,7 @@ fn check(path: &Path, text: &str, asked: Option<Kind>) -> (FileReport, Option<Va
             spans.value_position(""),
             "no format, $schema or fields of a known kind",
             "a document of b70kit",
-            "the kind of this document cannot be told from its content; name it with --kind (see b70-manifest list)",
+            "the kind of this document cannot be told from its content; name it with --kind",
         ));
         return (FileReport::new(name, None, errors), Some(value));
     };

@@ -90,7 +90,7 @@ impl FileReport {
         Self { path, kind, valid: errors.is_empty(), errors }
     }
 
-    /// 0 when valid, 2 when the file is no JSON or cannot be read, 1 otherwise.
+    /// 0 when valid, 2 when the file is not JSON or cannot be read, 1 otherwise.
     pub fn exit_code(&self) -> u8 {
         if self.valid {
             exit::OK

@@ -60,7 +60,7 @@ impl Words<'_> {
                 let expected = self.expected(inner);
                 let at = format!("{pointer}/{}", escape(&name));
                 let position = self.spans.key_position(&at);
-                let message = format!("{name:?} is no name for a field here; expected {expected}");
+                let message = format!("{name:?} is not the name of a field here; expected {expected}");
                 self.problems.push(Problem::new(
                     "propertyNames",
                     &at,

@@ -263,7 +263,7 @@ pub(crate) fn cases() -> Vec<Case> {
             true,
             None,
         ),
-        file("a sidecar that is no JSON", |set| overwrite(&sidecar(set), b"\0\0\0"), CONTRACT, &[], true, None),
+        file("a sidecar that is not JSON", |set| overwrite(&sidecar(set), b"\0\0\0"), CONTRACT, &[], true, None),
         file(
             "a sidecar of another payload",
             |set| edit(&sidecar(set), |s| s["payload"]["sha256"] = json!("0".repeat(64))),

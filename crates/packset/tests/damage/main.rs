@@ -154,7 +154,7 @@ fn a_manifest_in_another_sets_folder_is_not_that_set() {
     let found = mini.verification("a".repeat(64).parse().expect("a key"), Depth::Shallow, None).expect("readable");
     assert_eq!(found.failures, ["set-key"]);
     assert_eq!(mini.codes(Depth::Shallow, None), [""; 0]);
-    // It is no candidate for the newest either.
+    // It is not a candidate for the newest either.
     assert_eq!(mini.newest().expect("a set"), mini.key);
 }
 

@@ -266,7 +266,7 @@ impl LlamaDevices {
         let index = match self.values.get("main-gpu").map(|v| v.trim().parse::<i64>()) {
             None => 0,
             Some(Ok(n)) => n,
-            Some(Err(_)) => return Placement::Unknown("--main-gpu is no number".into()),
+            Some(Err(_)) => return Placement::Unknown("--main-gpu is not a number".into()),
         };
         if !others.is_empty() {
             // The model by position, the rest by name: two numberings at once. Every visible device covers both.

@@ -120,7 +120,7 @@ fn stoul(text: &str) -> Result<u32, &'static str> {
             .ok_or("the number is out of range")?;
     }
     if !any {
-        return Err("it is no number");
+        return Err("it is not a number");
     }
     Ok(if negative { value.wrapping_neg() as u32 } else { value as u32 })
 }

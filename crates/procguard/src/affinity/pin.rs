@@ -17,7 +17,7 @@ pub struct Pinning {
 
 /// The card has no position in Level Zero's order, so no mask can name it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{pci} cannot be pinned: {reason}; see `b70-gpu doctor`")]
+#[error("{pci} cannot be pinned: {reason}")]
 pub struct PinError {
     /// The card.
     pub pci: PciAddress,

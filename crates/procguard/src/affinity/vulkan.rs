@@ -5,13 +5,13 @@
 pub enum VulkanVisible {
     /// Not set: all discrete and integrated devices.
     All,
-    /// Set and empty, or starting with something that is no number: no device.
+    /// Set and empty, or starting with something that is not a number: no device.
     None,
     /// Indices in the order in which the Vulkan loader enumerates *all* devices, which is not Level Zero's.
     Indices(Vec<u64>),
 }
 
-/// Reads the value: commas and blanks separate, reading ends at the first part that is no number.
+/// Reads the value: commas and blanks separate, reading ends at the first part that is not a number.
 ///
 /// An index beyond the last device makes the server throw at start.
 ///

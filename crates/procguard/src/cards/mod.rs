@@ -73,7 +73,7 @@ pub enum DeviceOrder {
 
 /// A card that is not there.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no card {wanted}; {present}; see `b70-gpu list`")]
+#[error("there is no card {wanted}; {present}")]
 pub struct NoSuchCard {
     /// What was asked for.
     pub wanted: GpuRef,
@@ -108,7 +108,7 @@ impl Cards {
     /// Reads all display devices.
     ///
     /// # Errors
-    /// The PCI bus in `/sys` cannot be listed. A host without that directory has no cards, which is no error.
+    /// The PCI bus in `/sys` cannot be listed. A host without that directory has no cards, which is not an error.
     pub fn scan(host: &Host) -> io::Result<Self> {
         let mut cards =
             Self { schema_version: 1, cards: Vec::new(), ordinal_may_shift: Vec::new(), unreadable: Vec::new() };

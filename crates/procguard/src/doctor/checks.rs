@@ -122,7 +122,7 @@ fn scan_rights(host: &Host) -> Check {
         "scan-rights",
         S::Warn,
         "an ordinary user: other users' open files cannot be looked at, so cards that seem unused read unknown",
-        "Run b70-gpu and b70-worker as root, or give them CAP_SYS_PTRACE in their unit (AmbientCapabilities=CAP_SYS_PTRACE).",
+        "Run as root, or give the unit CAP_SYS_PTRACE (AmbientCapabilities=CAP_SYS_PTRACE).",
     )
 }
 

@@ -93,9 +93,8 @@ impl LeaseRoot {
     pub fn open_existing(path: &Path) -> Result<Self, LeaseError> {
         let refused = |found: String, expected| LeaseError::Unsafe { path: path.to_owned(), found, expected };
         let dir = Root::open_nofollow(path).map_err(|e| match e {
-            Error::Escapes { .. } | Error::Kind { .. } => {
-                refused(format!("it is no directory ({})", rustix::io::Errno::NOTDIR), "a directory, not a link")
-            }
+            Error::Escapes { .. } => refused("it is a link".to_owned(), "a directory"),
+            Error::Kind { found, .. } => refused(format!("it is a {found}"), "a directory"),
             e => LeaseError::io(path, e),
         })?;
         let identity = dir.identity().map_err(|e| LeaseError::io(path, e))?;

@@ -204,7 +204,7 @@ impl Signaller {
         Self::default()
     }
 
-    /// Sends one signal. A process that exited in the meantime gets nothing and is no error.
+    /// Sends one signal. A process that exited in the meantime gets nothing and is not an error.
     pub fn send(&self, target: &VerifiedProcess, signal: ProcessSignal) -> Result<SignalOutcome, SignalError> {
         // A zombie would "take" the signal; say what is true instead.
         let sent = if target.exited().unwrap_or(false) {

@@ -45,7 +45,7 @@ pub struct StopOutcome {
 /// its group. Its helpers (a `tee`, a launching shell) end by themselves or are swept afterwards.
 ///
 /// # Errors
-/// An I/O error of `/proc`. A process that is gone or reused is no error: `ended` is true and nothing was sent.
+/// An I/O error of `/proc`. A process that is gone or reused is not an error: `ended` is true and nothing was sent.
 pub fn stop(signaller: &Signaller, session: &Session, policy: StopPolicy) -> io::Result<StopOutcome> {
     let mut outcome = StopOutcome {
         ended: true,

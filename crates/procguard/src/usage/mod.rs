@@ -134,7 +134,7 @@ pub struct Usage {
 impl Usage {
     /// Looks at every process of the host.
     ///
-    /// An open device node is no use: Level Zero opens all nodes for a moment, Vulkan keeps them open for good. Use is
+    /// An open device node does not count as use: Level Zero opens all nodes for a moment, Vulkan keeps them open for good. Use is
     /// memory, or engines that work, or (for ggml programs, which may be asleep or still loading) a setting that names
     /// the card. A card is free only if every process could be looked at.
     pub fn scan(host: &Host, cards: &Cards, options: &UsageOptions) -> Self {

@@ -24,7 +24,7 @@ fn fdinfo(text: &str) {
             return;
         }
     };
-    assert!(!info.driver.is_empty(), "without a driver it is no DRM descriptor");
+    assert!(!info.driver.is_empty(), "without a driver it is not a DRM descriptor");
     let held = |prefixes: [&str; 2]| {
         let regions = info.regions.iter().filter(|(name, _)| prefixes.iter().any(|p| name.starts_with(p)));
         regions.fold(0_u64, |sum, (_, region)| sum.saturating_add(region.held()))

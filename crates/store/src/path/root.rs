@@ -29,7 +29,8 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    pub(crate) fn from_mode(mode: u32) -> Self {
+    /// The kind that the mode of a `stat` names.
+    pub fn from_mode(mode: u32) -> Self {
         match FileType::from_raw_mode(mode) {
             FileType::RegularFile => Self::File,
             FileType::Directory => Self::Directory,

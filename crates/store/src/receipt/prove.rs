@@ -281,7 +281,7 @@ fn combine(root: &Root, mut errors: Vec<(&Expected, Error)>) -> Result<()> {
 /// rule allows. The caller stores it ([`Receipt::store`]).
 ///
 /// Errors: a file that is missing, has another size or digest, changed or cannot be read ([`Error::Mismatches`] when
-/// there are several), [`Error::Cancelled`]. Whatever merely stands against a receipt is no error.
+/// there are several), [`Error::Cancelled`]. Whatever merely stands against a receipt is not an error.
 pub fn issue(subject: &Subject<'_>, how: &HashOptions<'_>) -> Result<ReceiptVerdict> {
     issue_with(subject, how, &mut |jobs| hash_many(jobs, DigestKind::Both, &how.progress))
 }

@@ -195,7 +195,7 @@ fn damaged_forged_and_foreign_receipts_are_not_believed() {
         assert_ne!(forged, text, "{what}");
         std::fs::write(&path, forged).expect("written");
         let outcome = set.admit();
-        assert!(outcome.is_admitted(), "a bad receipt is no bad set");
+        assert!(outcome.is_admitted(), "a bad receipt is not a bad set");
         assert_eq!(outcome.trust, Trust::Sha256, "{what}");
         assert!(
             matches!(

@@ -62,7 +62,7 @@ fn environment(value: &Value, pointer: &str, report: &mut Report<'_>) {
     }
 }
 
-/// The words of extra arguments; none when they are no arguments, which is reported.
+/// The words of extra arguments; none when they are not arguments, which is reported.
 fn arguments(value: &Value, pointer: &str, report: &mut Report<'_>) -> Option<Vec<String>> {
     let Some(found) = value.pointer(pointer) else { return Some(Vec::new()) };
     let args: ExtraArgs = serde_json::from_value(found.clone()).ok()?;
@@ -107,7 +107,7 @@ fn prompt_cache(value: &Value, common: Option<&[String]>, report: &mut Report<'_
         match flag(&words) {
             Some(own) if own == "0" => {}
             Some(own) => {
-                let message = format!("profile {name:?} switches the prompt cache on; reused prompts are no evidence");
+                let message = format!("profile {name:?} switches the prompt cache on; reused prompts are not evidence");
                 report.at("prompt-cache-off", &pointer, format!("--cache-ram {own}"), "--cache-ram 0", message);
             }
             None => is_missing |= common.as_deref() != Some("0"),
@@ -161,7 +161,7 @@ pub(super) fn model_pack(value: &Value, report: &mut Report<'_>) {
         && alignment > 0
         && !alignment.is_power_of_two()
     {
-        let message = format!("an alignment of {alignment} bytes is no power of two");
+        let message = format!("an alignment of {alignment} bytes is not a power of two");
         report.at("power-of-two", "/pack/alignment_bytes", alignment.to_string(), "a power of two", message);
     }
     let requirements: Vec<_> = items(value, "/admission_requirements").collect();
