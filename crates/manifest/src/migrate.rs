@@ -1,4 +1,4 @@
-//! From the lab's version 1 documents to the current version, without loss.
+//! From upstream's version 1 documents to the current version, without loss.
 //!
 //! Version 2 differs from version 1 in three ways: `schema_version` is 2; extra arguments of workers may be a list of
 //! words; keys the kit does not know live below `extensions`, `lab-v1`, each under its JSON pointer. [`revert`] goes the
@@ -325,7 +325,7 @@ fn set_aside(document: &mut Value, mut unknown: Vec<String>, changes: &mut Vec<C
 /// version 1 cannot: an argument with a space or a quote in it.
 ///
 /// Keys come back where they were, though not in their old order, which means nothing in JSON. Lists of arguments come back
-/// as lines, which is all that the lab's scripts read, and the version is stated, also where it had been left out.
+/// as lines, which is all that upstream's scripts read, and the version is stated, also where it had been left out.
 pub fn revert(document: &Value) -> Option<Value> {
     if document.get("schema_version").and_then(Value::as_u64) != Some(2) {
         return None;

@@ -367,9 +367,9 @@ fn without_claims<S: serde::Serializer>(extra: &Map<String, Value>, serializer: 
     serializer.collect_map(extra.iter().filter(|(key, _)| !DECIDED.contains(&key.as_str())))
 }
 
-/// A result of the lab's realistic suite, as its script wrote it. Its own gate is a claim; it carries no identity the kit could check, so it is never promotion-eligible here.
+/// A result of upstream's realistic suite, as its script wrote it. Its own gate is a claim; it carries no identity the kit could check, so it is never promotion-eligible here.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(title = "Calibration result (lab)")]
+#[schemars(title = "Calibration result (upstream)")]
 pub struct LabCalibrationResult {
     /// What the script recorded of the run.
     #[schemars(example = json!({"model": "qwen36-27b-q4_0-tp1", "max_tokens": 128, "seed": 1}))]
