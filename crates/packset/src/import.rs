@@ -169,7 +169,9 @@ fn open_good(
     match hash_file(job, what, &progress.silent()) {
         Ok(digests) if fast && digests.blake3 == entry.payload.blake3 => Ok(Ok((file, path, trust))),
         Ok(digests) if !fast && digests.sha256 == Some(entry.payload.sha256) => Ok(Ok((file, path, trust))),
-        Ok(Digests { sha256: Some(found), .. }) => problem(format!("it has SHA-256 {found}, expected {}", entry.payload.sha256)),
+        Ok(Digests { sha256: Some(found), .. }) => {
+            problem(format!("it has SHA-256 {found}, expected {}", entry.payload.sha256))
+        }
         Ok(_) => problem("its bytes have another BLAKE3 than the recorded one".to_owned()),
         Err(error) if error.is_cancelled() => Err(error.into()),
         // Unreadable or of another size: as good as damaged, it is packed again.

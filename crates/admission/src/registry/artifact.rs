@@ -174,7 +174,9 @@ pub(super) fn recorded_name(file: &ArtifactFile) -> Result<RelPath, String> {
             let bytes: Option<Vec<u8>> = (hex.len() % 2 == 0 && hex.is_ascii())
                 .then(|| (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).ok()).collect())
                 .flatten();
-            OsString::from_vec(bytes.ok_or_else(|| format!("{}: its {PATH_HEX} is {hex:?}, expected pairs of hexadecimal digits", file.path))?)
+            OsString::from_vec(bytes.ok_or_else(|| {
+                format!("{}: its {PATH_HEX} is {hex:?}, expected pairs of hexadecimal digits", file.path)
+            })?)
         }
     };
     RelPath::new(name.as_os_str()).map_err(|e| e.to_string()).and_then(|name| {

@@ -71,7 +71,8 @@ pub fn import(
     let expected = &capture.tensor;
     match expected.dtype.bytes(&expected.shape) {
         None => {
-            faults.push(format!("tensor.shape {:?} is not a whole number of {} blocks", expected.shape, expected.dtype));
+            faults
+                .push(format!("tensor.shape {:?} is not a whole number of {} blocks", expected.shape, expected.dtype));
         }
         Some(size) if size != found.bytes.len() as u64 => faults.push(format!(
             "tensor.shape {:?} of {} needs {size} bytes, the file has {} ({} {:?})",
