@@ -80,7 +80,7 @@ fn what(selection: &Selection) -> String {
     let models: Vec<String> = selection
         .targets
         .iter()
-        .map(|target| match (&target.model, target.key) {
+        .map(|target| match (&target.path, target.key) {
             (Some(model), _) => format!("a copy of {}", model.display()),
             (None, Some(key)) => format!("the model {key}"),
             (None, None) => "a copy".to_owned(),
@@ -146,7 +146,7 @@ pub(crate) fn prepare(
     });
     let (mut sources, mut remarks) = (Vec::new(), Vec::new());
     for target in &selection.targets {
-        let Some(model) = &target.model else { continue };
+        let Some(model) = &target.path else { continue };
         let (source, remark) = open_model(model, target.size)?;
         if let Some(remark) = remark {
             context.ui.note(&shown(&remark));

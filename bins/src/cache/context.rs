@@ -2,26 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_admission::{AdmissionError, ModelCache};
+use b70_admission::{AdmissionError, ModelCache, SelectedModel};
 use b70_cli::{CliError, default_root, uid, usable_root};
 use b70_manifest::document::read;
-use b70_manifest::model_pack::{ModelFile, ModelPackManifest};
+use b70_manifest::model_pack::ModelPackManifest;
 use b70_store::{Error, RootKind, Sha256, open_ram_root};
 
 use crate::cache::{Role, RootArgs, SelectArgs};
 
-/// A model that was selected.
-#[derive(Debug, Clone)]
-pub(crate) struct Target {
-    pub(crate) role: Option<&'static str>,
-    pub(crate) key: Option<Sha256>,
-    pub(crate) model: Option<PathBuf>,
-    pub(crate) size: Option<u64>,
-}
-
 /// The selection: the models (none: every entry) and the manifest they come from.
 pub(crate) struct Selection {
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<SelectedModel>,
     pub(crate) spec: Option<ModelPackManifest>,
 }
 
@@ -30,22 +21,9 @@ pub(crate) fn select(args: &SelectArgs, default: Role) -> Result<Selection, CliE
     let role = args.role.unwrap_or(default);
     if let Some(path) = &args.spec {
         let spec: ModelPackManifest = read(path)?;
-        let target = |role, file: &ModelFile| Target {
-            role: Some(role),
-            key: Some(file.sha256),
-            model: Some(PathBuf::from(&file.path)),
-            size: file.size_bytes,
-        };
-        let mut targets = Vec::new();
-        if role != Role::Draft {
-            targets.push(target("target", &spec.source));
-        }
-        match &spec.draft_source {
-            Some(draft) if role != Role::Target => targets.push(target("draft", draft)),
-            None if role == Role::Draft => {
-                return Err(CliError::check("spec", format!("{} names no draft_source", path.display())).path(path));
-            }
-            _ => {}
+        let targets = SelectedModel::of_spec(&spec, role != Role::Draft, role != Role::Target);
+        if targets.is_empty() {
+            return Err(CliError::check("spec", format!("{} names no draft_source", path.display())).path(path));
         }
         return Ok(Selection { targets, spec: Some(spec) });
     }
@@ -57,7 +35,7 @@ pub(crate) fn select(args: &SelectArgs, default: Role) -> Result<Selection, CliE
     let targets = args
         .model
         .iter()
-        .map(|model| Target { role, key: args.sha256, model: Some(model.clone()), size: None })
+        .map(|model| SelectedModel { role, key: args.sha256, path: Some(model.clone()), size: None })
         .collect();
     Ok(Selection { targets, spec: None })
 }
@@ -92,24 +70,10 @@ pub(crate) fn open(path: &Path) -> Result<Option<ModelCache>, CliError> {
 
 /// The keys to work on, each with the role it was selected for. Without a selection: all.
 pub(crate) fn keys(cache: &ModelCache, selection: &Selection) -> Result<Vec<(Option<&'static str>, Sha256)>, CliError> {
-    if selection.targets.is_empty() {
-        return Ok(cache.keys()?.into_iter().map(|key| (None, key)).collect());
-    }
-    let mut found = Vec::new();
-    for target in &selection.targets {
-        match (target.key, &target.model) {
-            (Some(key), _) => found.push((target.role, key)),
-            (None, Some(model)) => {
-                let keys = cache.keys_of_source(model)?;
-                if keys.is_empty() {
-                    return Err(missing(&format!("a copy of {}", model.display()), cache.path()));
-                }
-                found.extend(keys.into_iter().map(|key| (target.role, key)));
-            }
-            (None, None) => {}
-        }
-    }
-    Ok(found)
+    cache.select(&selection.targets).map_err(|error| match error {
+        AdmissionError::NotFound { what, root } => missing(&what, &root),
+        error => error.into(),
+    })
 }
 
 pub(crate) fn missing(what: &str, root: &Path) -> CliError {

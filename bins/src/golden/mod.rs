@@ -8,7 +8,7 @@ mod text;
 
 use std::path::PathBuf;
 
-use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
+use b70_cli::{CliError, Global, Output, Ui};
 use b70_golden::DEFAULT_TESTS;
 use b70_manifest::golden::GoldenRule;
 use b70_procguard::{DEFAULT_LEASE_ROOT, GpuRef};
@@ -24,11 +24,7 @@ pub struct Cli {
     command: Command,
 }
 
-impl HasGlobal for Cli {
-    fn global(&self) -> &Global {
-        &self.global
-    }
-}
+b70_cli::has_global!(Cli);
 
 /// The commands.
 #[derive(Debug, Subcommand)]

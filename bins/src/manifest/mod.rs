@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use b70_cli::{CliError, EXIT_CODES, Global, HasGlobal, Output, Style, Ui};
+use b70_cli::{CliError, EXIT_CODES, Global, Output, Style, Ui};
 use b70_manifest::document::{Kind, KindList};
 use b70_manifest::{editor, exit, migrate, schema, validate};
 use clap::{Parser, Subcommand};
@@ -62,11 +62,7 @@ pub enum Command {
     },
 }
 
-impl HasGlobal for Cli {
-    fn global(&self) -> &Global {
-        &self.global
-    }
-}
+b70_cli::has_global!(Cli);
 
 fn kind(name: &str) -> Result<Kind, String> {
     Kind::from_name(name).ok_or_else(|| {

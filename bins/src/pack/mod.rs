@@ -8,7 +8,7 @@ mod context;
 
 use std::path::PathBuf;
 
-use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
+use b70_cli::{CliError, Global, Output, Ui};
 use b70_manifest::Sha256Hex;
 use clap::{Args, Parser, Subcommand};
 
@@ -24,11 +24,7 @@ pub struct Cli {
     command: Command,
 }
 
-impl HasGlobal for Cli {
-    fn global(&self) -> &Global {
-        &self.global
-    }
-}
+b70_cli::has_global!(Cli);
 
 /// The commands.
 #[derive(Debug, Subcommand)]

@@ -7,7 +7,7 @@ mod commands;
 
 use std::path::PathBuf;
 
-use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
+use b70_cli::{CliError, Global, Output, Ui};
 use b70_manifest::Sha256Hex;
 use clap::{Args, Parser, Subcommand};
 
@@ -23,11 +23,7 @@ pub struct Cli {
     command: Command,
 }
 
-impl HasGlobal for Cli {
-    fn global(&self) -> &Global {
-        &self.global
-    }
-}
+b70_cli::has_global!(Cli);
 
 /// The commands.
 #[derive(Debug, Subcommand)]

@@ -11,7 +11,7 @@ mod steps;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use b70_cli::{CliError, Global, HasGlobal, Output, Ui, default_root, exit};
+use b70_cli::{CliError, Global, Output, Ui, default_root, exit};
 use b70_store::{RelPath, Root, RootKind, replace_bytes};
 use clap::Parser;
 
@@ -37,11 +37,7 @@ pub struct Cli {
     no_servers: bool,
 }
 
-impl HasGlobal for Cli {
-    fn global(&self) -> &Global {
-        &self.global
-    }
-}
+b70_cli::has_global!(Cli);
 
 /// Runs the tour.
 pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {

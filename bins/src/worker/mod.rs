@@ -8,7 +8,7 @@ mod text;
 
 use std::path::PathBuf;
 
-use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
+use b70_cli::{CliError, Global, Output, Ui};
 use b70_manifest::GpuRef;
 use b70_procguard::DEFAULT_LEASE_ROOT;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -28,11 +28,7 @@ pub struct Cli {
     command: Command,
 }
 
-impl HasGlobal for Cli {
-    fn global(&self) -> &Global {
-        &self.global
-    }
-}
+b70_cli::has_global!(Cli);
 
 /// Which workers, where.
 #[derive(Debug, Args)]

@@ -32,7 +32,7 @@ pub enum AdmissionError {
     },
     /// A document of the store does not say what it must.
     #[error("the document {} is refused: {why}", path.display())]
-    OutputDocument {
+    Document {
         /// The document.
         path: PathBuf,
         /// What is wrong with it.
@@ -68,7 +68,7 @@ impl AdmissionError {
             Self::Unfit(_) => "unfit-artifact",
             Self::Split { .. } => "split-model",
             Self::Gguf { .. } => "gguf",
-            Self::OutputDocument { .. } => "document",
+            Self::Document { .. } => "document",
             Self::NotFound { .. } => "not-found",
             Self::NotAdmitted { .. } => "not-admitted",
         }
@@ -89,7 +89,7 @@ impl Explain for AdmissionError {
             }
             Self::Gguf { path, .. } => report.path(path),
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
-            Self::OutputDocument { path, .. } | Self::NotAdmitted { path, .. } | Self::NotFound { root: path, .. } => {
+            Self::Document { path, .. } | Self::NotAdmitted { path, .. } | Self::NotFound { root: path, .. } => {
                 report.path(path)
             }
         }
@@ -99,7 +99,7 @@ impl Explain for AdmissionError {
         match self {
             Self::Store(error) => error.exit_code(),
             Self::Unfit(_) | Self::Split { .. } | Self::Gguf { .. } => exit::USAGE,
-            Self::OutputDocument { .. } | Self::NotFound { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
+            Self::Document { .. } | Self::NotFound { .. } | Self::NotAdmitted { .. } => exit::CHECK_FAILED,
         }
     }
 }

@@ -62,8 +62,8 @@ mod registry;
 
 pub use cache::{
     CacheLookup, CacheStatus, DropAction, DropPlan, ModelCache, ModelSource, ModelSourceFile, PrepareAction,
-    PrepareRequest, PreparedModel, Reserve, StagingReport, StagingVerdict, Warmed, WarmedFile, model_fault,
-    model_sha256, resident_bytes,
+    PrepareRequest, PreparedModel, Reserve, SelectedModel, StagingReport, StagingVerdict, Warmed, WarmedFile,
+    model_fault, model_sha256, resident_bytes,
 };
 pub use documents::{
     ArtifactFile, CacheAdmission, CacheCopy, CacheEntry, CacheRuntime, Compiler, Fingerprint, HostFacts, Known,

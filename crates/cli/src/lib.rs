@@ -10,7 +10,7 @@
 //!
 //! # Example
 //! ```
-//! use b70_cli::{CliError, Global, HasGlobal, Output, Ui};
+//! use b70_cli::{CliError, Global, Output, Ui};
 //! use clap::Parser;
 //!
 //! #[derive(Parser)]
@@ -20,11 +20,7 @@
 //!     global: Global,
 //! }
 //!
-//! impl HasGlobal for Demo {
-//!     fn global(&self) -> &Global {
-//!         &self.global
-//!     }
-//! }
+//! b70_cli::has_global!(Demo);
 //!
 //! fn demo(_: Demo, _: &Ui) -> Result<Output, CliError> {
 //!     Output::ok(&serde_json::json!({"schema_version": 1}), "all is well")

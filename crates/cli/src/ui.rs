@@ -37,6 +37,18 @@ pub trait HasGlobal {
     fn global(&self) -> &Global;
 }
 
+/// Implements [`HasGlobal`] for a parser whose field `global` has the flags.
+#[macro_export]
+macro_rules! has_global {
+    ($cli:ty) => {
+        impl $crate::HasGlobal for $cli {
+            fn global(&self) -> &$crate::Global {
+                &self.global
+            }
+        }
+    };
+}
+
 /// A meaning to show by colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {

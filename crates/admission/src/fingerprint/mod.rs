@@ -199,7 +199,7 @@ pub fn fingerprint(
 /// The canonical SHA-256 of a fingerprint: of the document without `schema_version`, `format`, `sha256`,
 /// `created_unix`, `created_utc`, `unknown` and `warnings`.
 pub fn fingerprint_sha256(fingerprint: &Fingerprint) -> Result<Sha256, AdmissionError> {
-    let document = |why: String| AdmissionError::OutputDocument { path: PathBuf::from(&fingerprint.build_dir), why };
+    let document = |why: String| AdmissionError::Document { path: PathBuf::from(&fingerprint.build_dir), why };
     let Value::Object(mut map) = serde_json::to_value(fingerprint).map_err(|e| document(e.to_string()))? else {
         return Err(document("a fingerprint is an object".to_owned()));
     };

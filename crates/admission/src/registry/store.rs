@@ -89,22 +89,22 @@ impl Registry {
 
     /// Reads a record.
     ///
-    /// [`AdmissionError::NotFound`] without one, [`AdmissionError::OutputDocument`] when it cannot be read as one.
+    /// [`AdmissionError::NotFound`] without one, [`AdmissionError::Document`] when it cannot be read as one.
     pub fn show(&self, key: &Sha256) -> Result<RegistryRecord, AdmissionError> {
         let folder = self.folder(key)?;
         let path = self.record_path(key);
         let bytes = match folder.read(&constant(RECORD_NAME), MAX_RECORD_BYTES) {
             Err(Error::Missing { .. }) => {
                 let why = "the folder holds no record; gc removes it".to_owned();
-                return Err(AdmissionError::OutputDocument { path, why });
+                return Err(AdmissionError::Document { path, why });
             }
             other => other?,
         };
         let record: RegistryRecord = serde_json::from_slice(&bytes)
-            .map_err(|e| AdmissionError::OutputDocument { path: path.clone(), why: e.to_string() })?;
+            .map_err(|e| AdmissionError::Document { path: path.clone(), why: e.to_string() })?;
         if record.format != REGISTRY_FORMAT {
             let why = format!("format is {}, expected {REGISTRY_FORMAT}", record.format);
-            return Err(AdmissionError::OutputDocument { path, why });
+            return Err(AdmissionError::Document { path, why });
         }
         Ok(record)
     }
@@ -118,7 +118,7 @@ impl Registry {
         ] {
             if text.is_empty() || text.chars().any(char::is_control) {
                 let why = format!("the {what} {text:?} is empty or has a control character");
-                return Err(AdmissionError::OutputDocument { path: self.path.clone(), why });
+                return Err(AdmissionError::Document { path: self.path.clone(), why });
             }
         }
         let artifact = request.artifact;
@@ -150,7 +150,7 @@ impl Registry {
         let _lock = self.lock("b70-registry register", wait)?;
         let outcome = match self.show(&key) {
             Err(AdmissionError::NotFound { .. }) => RegisterOutcome::Created,
-            Err(AdmissionError::OutputDocument { .. }) => RegisterOutcome::Repaired,
+            Err(AdmissionError::Document { .. }) => RegisterOutcome::Repaired,
             Err(e) => return Err(e),
             Ok(old) if !record_faults(&old, &key).is_empty() => RegisterOutcome::Repaired,
             Ok(old) if same_but_for_time(&old, &record) => {
@@ -209,7 +209,7 @@ impl Registry {
                     }
                     _ => None,
                 },
-                Err(AdmissionError::OutputDocument { why, .. }) => Some(format!("the record cannot be used: {why}")),
+                Err(AdmissionError::Document { why, .. }) => Some(format!("the record cannot be used: {why}")),
                 Err(_) => None,
             };
             match reason {
