@@ -16,14 +16,13 @@
 //!
 //! ```
 //! use b70_admission::{ModelCache, ModelSource, PrepareAction, PrepareRequest, Reserve};
-//! use b70_store::{How, pool};
+//! use b70_store::HashOptions;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let scratch = tempfile::tempdir()?;
 //! # let (folder, root) = (scratch.path(), scratch.path().join("cache"));
 //! # std::fs::write(folder.join("model.gguf"), b"weights")?;
-//! let pool = pool(0)?;
-//! let how = How::default();
+//! let how = HashOptions::default();
 //! let cache = ModelCache::create(&root)?;
 //! let source = ModelSource::open(&folder.join("model.gguf"))?;
 //! let request = PrepareRequest {

@@ -16,7 +16,7 @@
 //! # Example
 //!
 //! ```
-//! use b70_bench::{Bursts, Suite, bursts, window_rates};
+//! use b70_bench::{Bursts, Suite, bursts};
 //!
 //! let suite = Suite::builtin();
 //! assert!(suite.prompts.len() >= 12);
@@ -26,9 +26,6 @@
 //! let Bursts { tokens_per_burst, median_cycle_s, .. } = bursts(&offsets, 100, 0.020);
 //! assert_eq!(tokens_per_burst, Some(3.0));
 //! assert!((median_cycle_s.unwrap() - 0.060).abs() < 1e-9);
-//! // 99 intervals; 100 over the same time is the older figure.
-//! let rates = window_rates(&offsets, 100);
-//! assert!((rates.legacy.unwrap() / rates.interval.unwrap() - 100.0 / 99.0).abs() < 1e-12);
 //! ```
 //!
 //! # Limits

@@ -23,14 +23,6 @@ pub struct WindowRates {
 }
 
 /// The rates of the first `window` events.
-///
-/// ```
-/// let offsets: Vec<f64> = (0..100).map(|event| 0.5 + f64::from(event) * 0.02).collect();
-/// let rates = b70_bench::window_rates(&offsets, 100);
-/// assert!((rates.interval.unwrap() - 50.0).abs() < 1e-9);
-/// assert!((rates.legacy.unwrap() - 50.0 * 100.0 / 99.0).abs() < 1e-9);
-/// assert_eq!(b70_bench::window_rates(&offsets[..99], 100).interval, None);
-/// ```
 pub(crate) fn window_rates(offsets: &[f64], window: usize) -> WindowRates {
     if window < 2 || offsets.len() < window || !is_ordered(&offsets[..window]) {
         return WindowRates::default();

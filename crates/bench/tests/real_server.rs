@@ -42,10 +42,10 @@ fn patient(calibration: &mut b70_bench::Calibration, prompts: &[usize]) {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn two_real_endpoints_and_an_a_a_comparison() {
-    let _one = LlamaServer::start(1024);
-    let first = &_one.url;
-    let _two = LlamaServer::start(1024);
-    let second = &_two.url;
+    let one_server = LlamaServer::start(1024);
+    let first = &one_server.url;
+    let two_server = LlamaServer::start(1024);
+    let second = &two_server.url;
     let folder = tempfile::tempdir().unwrap();
     let mut results = Vec::new();
     // ABBA on one card, BAAB on the other, with one and the same configuration.
@@ -95,10 +95,10 @@ fn two_real_endpoints_and_an_a_a_comparison() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_prompt_cache_left_on_is_caught() {
-    let _server = LlamaServer::start(1024);
-    let url = &_server.url;
+    let server = LlamaServer::start(1024);
+    let url = &server.url;
     let folder = tempfile::tempdir().unwrap();
-    let mut one = calibration(vec![target("warm", &url, 3)], &folder.path().join("out"));
+    let mut one = calibration(vec![target("warm", url, 3)], &folder.path().join("out"));
     patient(&mut one, &[0, 1]);
     // Every prompt begins with the same words of the chat's template and of the system message.
     one.suite.system_prompt = Some("You answer in plain words, at length, and without lists.".to_owned());
@@ -115,10 +115,10 @@ fn a_prompt_cache_left_on_is_caught() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn a_context_too_small_is_caught_before_and_during() {
-    let _server = LlamaServer::start(256);
-    let url = &_server.url;
+    let server = LlamaServer::start(256);
+    let url = &server.url;
     let folder = tempfile::tempdir().unwrap();
-    let mut one = calibration(vec![target("small", &url, 3)], &folder.path().join("out"));
+    let mut one = calibration(vec![target("small", url, 3)], &folder.path().join("out"));
     patient(&mut one, &[2]);
     one.options.max_tokens = 512;
     let plan = one.plan(&AtomicBool::new(false)).unwrap();
@@ -142,9 +142,9 @@ fn a_context_too_small_is_caught_before_and_during() {
 #[test]
 #[ignore = "needs a llama-server and a model: cargo xtask test --all"]
 fn the_proxy_before_a_real_server() {
-    let _server = LlamaServer::start(1024);
-    let url = &_server.url;
-    let count = proxy::classify_all(&url, TOKENS);
+    let server = LlamaServer::start(1024);
+    let url = &server.url;
+    let count = proxy::classify_all(url, TOKENS);
     println!(
         "{count} of {} faults and controls classified as expected, before a real llama-server",
         proxy::FAULTS.len()

@@ -18,14 +18,13 @@
 //! # Example
 //!
 //! ```
-//! use b70_golden::{PrepareOptions, SetParameters, prepare, verify};
+//! use b70_golden::{FixtureOptions, SetParameters, prepare, verify};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let scratch = tempfile::tempdir()?;
 //! # let root = scratch.path();
-//! let pool = b70_store::pool(0)?;
 //! let parameters = SetParameters { k: 64, n: 32, widths: vec![1, 4], packed: true, ..SetParameters::default() };
-//! let made = prepare(root, &parameters, &PrepareOptions::default())?;
+//! let made = prepare(root, &parameters, &FixtureOptions::default())?;
 //! assert_eq!(made.tensors.len(), 6);
 //! assert!(verify(root, true)?.is_valid());
 //! # Ok(())

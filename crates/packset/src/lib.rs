@@ -12,12 +12,12 @@
 //!
 //! # Example
 //! ```
-//! use b70_packset::{Plan, plan_keys};
+//! use b70_packset::{TensorPlan, plan_keys};
 //! use b70_xe2pack::{QWEN27_PLAN, Xe2DpasV2};
 //!
 //! // The keys of a model need no model, only its hash and a plan with exact shapes.
 //! let layout = Xe2DpasV2::new();
-//! let plan = Plan::built_in(QWEN27_PLAN, &layout).expect("a plan of the layout");
+//! let plan = TensorPlan::built_in(QWEN27_PLAN, &layout).expect("a plan of the layout");
 //! let model = "20c9c45d4d25b492b82117960b5f715ef9daff75e4e14c4fb878fa3793fb379a".parse()?;
 //! let keys = plan_keys(&plan, &layout, model)?;
 //! assert_eq!(keys.set_key.to_string(), "7fb8a0192d10819de692735c398e01037c89023fac3f9ac54e17bb6633c321c3");

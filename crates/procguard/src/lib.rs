@@ -16,13 +16,13 @@
 //!
 //! # Example
 //! ```
-//! use b70_procguard::{Cards, GpuRef, Host, Usage, UsageOptions, Verdict};
+//! use b70_procguard::{CardVerdict, Cards, GpuRef, Host, Usage, UsageOptions};
 //!
 //! let host = Host::real();
 //! let cards = Cards::scan(&host)?;
 //! let usage = Usage::scan(&host, &cards, &UsageOptions::default());
 //! for card in &usage.cards {
-//!     if card.verdict != Verdict::Free {
+//!     if card.verdict != CardVerdict::Free {
 //!         println!("{} is {:?}, owners {:?}", card.pci, card.verdict, card.owners);
 //!     }
 //! }

@@ -29,13 +29,13 @@
 //! let root = Root::open(folder)?;
 //! let payload = RelPath::new("payload.bin")?;
 //! let made = publish_bytes(&root, &payload, b"weights", 0o444, OnExisting::ReplaceDamaged)?;
-//! assert_eq!(made.outcome, Outcome::Created);
+//! assert_eq!(made.outcome, PublishOutcome::Created);
 //!
 //! let files = [Expected { name: payload, size: 7, sha256: Some(made.content.sha256) }];
-//! let (pool, bindings) = (pool(0)?, BTreeMap::new());
+//! let bindings = BTreeMap::new();
 //! let subject =
 //!     Subject { root: &root, files: &files, format: "example-v2", bindings: &bindings, extras: Extras::Ignore };
-//! let how = How::default();
+//! let how = HashOptions::default();
 //! let receipt = RelPath::new("receipt.json")?;
 //!
 //! // No receipt yet: the bytes are hashed, and where the file system allows, a receipt is offered.
