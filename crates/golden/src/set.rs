@@ -7,7 +7,7 @@ use b70_manifest::EvidenceClass;
 use b70_manifest::document::read_text;
 use b70_manifest::golden::{GoldenCase, GoldenGenerator, GoldenRule, GoldenSet, GoldenTensor};
 use b70_store::{
-    DigestKind, DirOutcome, Error as StoreError, Job, OnExisting, Progress, RelPath, Root, Sha256, Source, StagingDir,
+    DigestKind, DirOutcome, Error as StoreError, HiddenDir, Job, OnExisting, Progress, RelPath, Root, Sha256, Source,
     hash_many, json_bytes, on_threads, open_or_create, publish_bytes, sweep_orphans,
 };
 use rayon::prelude::*;
@@ -180,7 +180,7 @@ pub fn prepare(
     };
     let tensors = generate(parameters)?;
     let generate_seconds = started.elapsed().as_secs_f64();
-    let staging = StagingDir::create(&root)?;
+    let staging = HiddenDir::create(&root)?;
     let published: Vec<Result<TensorReport, GoldenError>> = on_threads(|| {
         tensors
             .par_iter()

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use b70_store::LeasedWindow;
+use b70_store::GuardedWindow;
 use memmap2::{MmapMut, MmapOptions};
 
 /// Zeroed memory of its own; given back to the system when dropped.
@@ -47,7 +47,7 @@ impl Growing {
 /// Bytes of a file: where the kernel has them, or a copy.
 #[derive(Debug)]
 pub(crate) enum Bytes {
-    InPlace(LeasedWindow),
+    InPlace(GuardedWindow),
     Copied(Buffer),
 }
 

@@ -10,7 +10,7 @@ use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel, Tensor};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
 use b70_store::{
-    DigestKind, FileIdentity, Job, LeasedFile, LeasedWindow, Progress, Region, Source, hash_file, identity_of,
+    DigestKind, FileIdentity, GuardedFile, GuardedWindow, Job, Progress, Region, Source, hash_file, identity_of,
 };
 use serde_json::json;
 
@@ -166,18 +166,18 @@ impl Model {
 #[derive(Debug)]
 pub(crate) struct Leases<'a> {
     model: &'a Model,
-    files: Vec<Mutex<Option<LeasedFile>>>,
+    files: Vec<Mutex<Option<GuardedFile>>>,
 }
 
 impl<'a> Leases<'a> {
     /// Those that can be had.
     pub(crate) fn take(model: &'a Model) -> Self {
-        let files = model.split.files().iter().map(|file| Mutex::new(LeasedFile::of(file.file()))).collect();
+        let files = model.split.files().iter().map(|file| Mutex::new(GuardedFile::of(file.file()))).collect();
         Self { model, files }
     }
 
     /// The lease of a file; given back, and none from then on, when somebody waits for it.
-    fn of(&self, file: usize) -> Option<LeasedFile> {
+    fn of(&self, file: usize) -> Option<GuardedFile> {
         let mut lease = self.files[file].lock().unwrap_or_else(PoisonError::into_inner);
         if lease.as_ref().is_some_and(|lease| !lease.is_held()) {
             *lease = None;
@@ -201,7 +201,7 @@ impl<'a> Leases<'a> {
     }
 
     /// Bytes of a file where the kernel has them, if that is possible.
-    pub(crate) fn window(&self, file: usize, offset: u64, len: usize) -> Option<LeasedWindow> {
+    pub(crate) fn window(&self, file: usize, offset: u64, len: usize) -> Option<GuardedWindow> {
         self.of(file)?.window(offset, len)
     }
 

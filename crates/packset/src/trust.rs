@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use b70_manifest::pack::PackSet;
 use b70_manifest::{Blake3Hex, Sha256Hex};
 use b70_store::{
-    Admission, Expected, Extras, HashOptions, Receipt, ReceiptReason, RelPath, Root, Source, StageFile, StagingDir,
+    Admission, Expected, Extras, HashOptions, HiddenDir, Receipt, ReceiptReason, RelPath, Root, Source, StageFile,
     Standing, Subject, admit, examine_quiet, stage,
 };
 use schemars::JsonSchema;
@@ -131,7 +131,7 @@ impl SetSubject {
     }
 
     /// Copies the payloads beneath `from` into a folder that nobody sees yet, and stores the copy's receipt there.
-    pub(crate) fn stage(&self, from: &Root, to: &StagingDir, how: &HashOptions<'_>) -> Result<Admission, PackError> {
+    pub(crate) fn stage(&self, from: &Root, to: &HiddenDir, how: &HashOptions<'_>) -> Result<Admission, PackError> {
         let each = self.files.iter().zip(&self.blake3).map(|(expected, blake3)| StageFile {
             source: Source::Beneath(from, &expected.name),
             expected: expected.clone(),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use b70_gguf::GgmlType;
 use b70_packset::{SetDir, unpack_in};
-use b70_store::{LeasedFile, Progress};
+use b70_store::{GuardedFile, Progress};
 use common::Lab;
 use common::models::tensor_bytes;
 use proptest::prelude::*;
@@ -70,7 +70,7 @@ fn a_model_that_somebody_has_open_for_writing_is_copied() {
     let lab = Lab::with(&tensors);
     let in_place = lab.prepare("in-place", 2, None);
     let writer = fs::OpenOptions::new().append(true).open(&lab.path).expect("opens");
-    assert!(LeasedFile::of(&fs::File::open(&lab.path).expect("opens")).is_none(), "there is no lease beside a writer");
+    assert!(GuardedFile::of(&fs::File::open(&lab.path).expect("opens")).is_none(), "there is no lease beside a writer");
     for (root, worker_set) in [("copied", None), ("in-bands", Some(20_000))] {
         let prepared = lab.prepare(root, 2, worker_set);
         assert_eq!(fixed(&lab.set("in-place", &in_place)), fixed(&lab.set(root, &prepared)), "{root}");

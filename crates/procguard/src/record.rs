@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use b70_store::{Error, RelPath, Root, StagingDir};
+use b70_store::{Error, HiddenDir, RelPath, Root};
 
 use crate::{
     affinity::llama_program,
@@ -84,7 +84,7 @@ pub fn record(host: &Host, out: &Path, sample: Duration) -> Result<RecordSummary
         e => RecordError::Write { path: out.to_owned(), source: e.into() },
     };
     let name = RelPath::new(out.file_name().unwrap_or_default()).map_err(failed)?;
-    let staging = Root::open(parent).and_then(|parent| StagingDir::create(&parent)).map_err(failed)?;
+    let staging = Root::open(parent).and_then(|parent| HiddenDir::create(&parent)).map_err(failed)?;
     let mut writer = Writer { host, root: staging.root().path().to_owned(), unreadable: BTreeSet::new() };
     let processes = writer
         .everything(&cards, sample)

@@ -6,8 +6,8 @@ use std::hint::black_box;
 use std::path::PathBuf;
 
 use b70_store::{
-    DigestKind, Expected, Extras, HashOptions, Job, LaneKernel, OnExisting, Progress, Quiet, Receipt, ReceiptVerdict,
-    RelPath, Root, Sha256, Sha256Lanes, Source, Subject, TempFile, admit, examine, hash_file, hash_many,
+    DigestKind, Expected, Extras, HashOptions, Job, OnExisting, Progress, Quiet, Receipt, ReceiptVerdict, RelPath,
+    Root, Sha256, Sha256Streams, Source, StreamKernel, Subject, TempFile, admit, examine, hash_file, hash_many,
     hash_many_with, issue, pool,
 };
 use b70_testkit::memory;
@@ -41,7 +41,7 @@ fn hashing(c: &mut Criterion) {
             });
             group.bench_function(format!("many-{threads}-threads-plain"), |b| {
                 b.iter(|| {
-                    pool.install(|| hash_many_with(black_box(&jobs), what, LaneKernel::plain(), &Progress::NONE))
+                    pool.install(|| hash_many_with(black_box(&jobs), what, StreamKernel::plain(), &Progress::NONE))
                 });
             });
         }
@@ -56,12 +56,12 @@ fn lanes(c: &mut Criterion) {
     let data: Vec<u8> = (0..16 * stride).map(|i| ((i * 31) >> 3) as u8).collect();
     let mut group = c.benchmark_group("sha256-lanes");
     group.sample_size(20);
-    for kernel in LaneKernel::available().into_iter().chain([LaneKernel::best()]) {
+    for kernel in StreamKernel::available().into_iter().chain([StreamKernel::best()]) {
         for count in [1, 2, 4, 8, 16] {
             let streams: Vec<&[u8]> = (0..count).map(|i| &data[i * stride..][..256 << 10]).collect();
             group.throughput(Throughput::Bytes((count as u64) << 18));
             group.bench_function(format!("{}-{count}-streams", kernel.name()), |b| {
-                let mut lanes = Sha256Lanes::new(count, kernel);
+                let mut lanes = Sha256Streams::new(count, kernel);
                 b.iter(|| lanes.update(black_box(&streams)));
             });
         }

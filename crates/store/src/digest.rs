@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, Result};
-use crate::leased::Reader;
+use crate::guarded::Reader;
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 use crate::receipt::ReceiptFile;
@@ -339,7 +339,7 @@ pub(crate) fn hash_pipelined(
 }
 
 /// Hashes one file on the calling thread: in place where a lease keeps it from being truncated meanwhile
-/// ([`LeasedFile`](crate::LeasedFile)), else by `pread`.
+/// ([`GuardedFile`](crate::GuardedFile)), else by `pread`.
 ///
 /// Errors: [`Error::Missing`], [`Error::Kind`], [`Error::Size`] before a byte is read, [`Error::ChangedWhileReading`]
 /// when the file grows or shrinks meanwhile, [`Error::Cancelled`], [`Error::Io`].

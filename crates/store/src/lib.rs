@@ -13,7 +13,7 @@
 //! - *publish*: build a file or folder unseen, make it durable, read it back, and only then give it its name.
 //! - *incumbent*: what already has the name. It is verified and kept, or replaced by rename; never overwritten.
 //! - *lease*: while it is held the kernel makes whoever opens the file for writing wait, so that its bytes can be hashed where
-//!   they are ([`LeasedFile`]). A caller's progress callback that opened a file for writing would wait for itself.
+//!   they are ([`GuardedFile`]). A caller's progress callback that opened a file for writing would wait for itself.
 //! - *receipt*: a record of one deep validation that lets the next one look at inodes alone. See [`Receipt`].
 //! - *evidence*, *trust*, *reason*: on what a receipt rests, which tier admitted, and why it was not a better one.
 //!
@@ -63,10 +63,9 @@ mod digest;
 mod error;
 mod exposure;
 mod fault;
+mod guarded;
 mod headroom;
 mod identity;
-mod lanes;
-mod leased;
 mod lock;
 mod many;
 mod path;
@@ -75,6 +74,7 @@ mod publish;
 mod receipt;
 mod roots;
 mod stage;
+mod streams;
 mod sys;
 mod text;
 
@@ -85,18 +85,17 @@ pub use digest::{
 pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
+pub use guarded::{GuardedFile, GuardedWindow, Region};
 pub use headroom::{Headroom, Limit, headroom, meminfo_bytes, memory_limits};
 pub use identity::{
     Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope, file_system_of, identity_at, identity_of,
 };
-pub use lanes::{LaneKernel, Sha256Lanes};
-pub use leased::{LeasedFile, LeasedWindow, Region};
 pub use lock::{LockFile, LockGuard, OnDrop, lock};
 pub use many::{hash_many, hash_many_with};
 pub use path::{DirEntry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
 pub use progress::Progress;
 pub use publish::{
-    DirOutcome, OnExisting, Orphan, PublishOutcome, Published, Reservation, StagingDir, Sweep, TempFile, publish_bytes,
+    DirOutcome, HiddenDir, OnExisting, Orphan, PublishOutcome, Published, Reservation, Sweep, TempFile, publish_bytes,
     read_back, replace_bytes, sweep_orphans,
 };
 pub use receipt::{
@@ -105,4 +104,5 @@ pub use receipt::{
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
 pub use stage::{StageFile, stage};
+pub use streams::{Sha256Streams, StreamKernel};
 pub use text::{json_bytes, random_token};

@@ -8,24 +8,24 @@ use crate::digest::{
     BUFFER, Blake3, DigestKind, Digests, Job, LANE_BUFFER, changed, hash_pipelined, hash_serial, on_threads,
 };
 use crate::error::{Error, Result};
-use crate::lanes::{LaneKernel, Sha256Lanes};
-use crate::leased::Reader;
+use crate::guarded::Reader;
 use crate::progress::Progress;
+use crate::streams::{Sha256Streams, StreamKernel};
 
 /// Hashes many files over the threads of [`on_threads`]; the results stand in the order of `jobs`. Each thread hashes as many files
-/// side by side as share a core well ([`LaneKernel::best`], at most sixteen), and all together hold at most 768 open; fewer large files than threads are read ahead
+/// side by side as share a core well ([`StreamKernel::best`], at most sixteen), and all together hold at most 768 open; fewer large files than threads are read ahead
 /// and, for BLAKE3, split over the pool.
 ///
 /// One file's failure does not stop the others, so that a report can name all of them; cancellation does.
 pub fn hash_many(jobs: &[Job<'_>], what: DigestKind, progress: &Progress<'_>) -> Vec<Result<Digests>> {
-    hash_many_with(jobs, what, LaneKernel::best(), progress)
+    hash_many_with(jobs, what, StreamKernel::best(), progress)
 }
 
 /// [`hash_many`] with a kernel of choice.
 pub fn hash_many_with(
     jobs: &[Job<'_>],
     what: DigestKind,
-    kernel: LaneKernel,
+    kernel: StreamKernel,
     progress: &Progress<'_>,
 ) -> Vec<Result<Digests>> {
     match on_threads(|| hash_here(jobs, what, kernel, progress)) {
@@ -38,7 +38,12 @@ pub fn hash_many_with(
 }
 
 /// [`hash_many_with`] by the threads of the pool that this one belongs to.
-fn hash_here(jobs: &[Job<'_>], what: DigestKind, kernel: LaneKernel, progress: &Progress<'_>) -> Vec<Result<Digests>> {
+fn hash_here(
+    jobs: &[Job<'_>],
+    what: DigestKind,
+    kernel: StreamKernel,
+    progress: &Progress<'_>,
+) -> Vec<Result<Digests>> {
     let threads = rayon::current_num_threads();
     if jobs.len() < threads || jobs.len() == 1 {
         let one = |job: &Job<'_>| {
@@ -127,7 +132,7 @@ struct Stream<'a> {
 fn hash_side_by_side(
     jobs: &[Job<'_>],
     what: DigestKind,
-    kernel: LaneKernel,
+    kernel: StreamKernel,
     (width, most): (usize, usize),
     shares: &Shares,
     me: usize,
@@ -135,7 +140,7 @@ fn hash_side_by_side(
 ) -> Vec<(usize, Result<Digests>)> {
     let mut streams: Vec<Option<Stream<'_>>> = Vec::new();
     streams.resize_with((2 * width).min(most), || None);
-    let mut digests = Sha256Lanes::new(streams.len(), kernel);
+    let mut digests = Sha256Streams::new(streams.len(), kernel);
     let mut buffer = vec![0; streams.len() * LANE_BUFFER];
     let mut done = Vec::new();
     loop {

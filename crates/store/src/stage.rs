@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::identity::{FileIdentity, Scope, identity_of};
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
-use crate::publish::{StagingDir, TempFile};
+use crate::publish::{HiddenDir, TempFile};
 use crate::receipt::{Admission, Expected, Extras, HashOptions, Receipt, Subject, Trust, admit};
 
 /// A file that [`stage`] copies.
@@ -39,7 +39,7 @@ pub struct StageFile<'a> {
 /// [`Error::ChangedWhileReading`] (a short read among them), [`Error::Mismatches`] for a copy that reads back
 /// differently, [`Error::NoSpace`], [`Error::Cancelled`].
 pub fn stage(
-    folder: &StagingDir,
+    folder: &HiddenDir,
     files: &[StageFile<'_>],
     format: &str,
     bindings: impl FnOnce(&[Content]) -> Result<BTreeMap<String, String>>,

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use b70_store::{
-    Error, Expected, Extras, FsKind, HashOptions, LeaseEvidence, OnExisting, Progress, Quiet, Receipt, ReceiptReason,
-    ReceiptVerdict, StagingDir, Subject, TempFile, Trust, admit, examine, headroom, issue, open_ram_root,
+    Error, Expected, Extras, FsKind, HashOptions, HiddenDir, LeaseEvidence, OnExisting, Progress, Quiet, Receipt,
+    ReceiptReason, ReceiptVerdict, Subject, TempFile, Trust, admit, examine, headroom, issue, open_ram_root,
     publish_bytes, replace_bytes, sweep_orphans,
 };
 use b70_testkit::{bytes, memory};
@@ -179,7 +179,7 @@ fn a_tmpfs_without_inodes() {
     assert_eq!(room.available_inodes, Some(0));
     no_space(room.require(&mount.at, 1, 1, 0));
     no_space(TempFile::create(&top, 0o444));
-    no_space(StagingDir::create(&top));
+    no_space(HiddenDir::create(&top));
     no_space(replace_bytes(&top, &name("a"), b"new", 0o644));
     no_space(top.create_dir_durable(&name("d"), 0o755));
     assert_eq!(tree(&mount.at).len(), 2);
@@ -279,7 +279,7 @@ fn overlays_are_denied_but_verified() {
     }
     // A directory from the lower layer cannot always be exchanged; whatever happens, nothing half-done shows.
     let build = || {
-        let staging = StagingDir::create(&top).expect("made");
+        let staging = HiddenDir::create(&top).expect("made");
         publish_bytes(staging.root(), &name("a"), &data, 0o444, OnExisting::Fail).expect("published");
         staging.commit(&name("set"), 0o755, |_| Ok(Some("damaged".to_owned())))
     };
@@ -301,7 +301,7 @@ fn read_only_roots() {
         for error in [
             publish_bytes(&top, &name("x"), b"x", 0o644, OnExisting::Fail).expect_err("read-only"),
             replace_bytes(&top, &name("f"), b"x", 0o644).expect_err("read-only"),
-            StagingDir::create(&top).expect_err("read-only"),
+            HiddenDir::create(&top).expect_err("read-only"),
             top.create_dir_durable(&name("d"), 0o755).map(drop).expect_err("read-only"),
             b70_store::lock(&top, &name("l"), "me", std::time::Duration::ZERO, &Progress::NONE).expect_err("read-only"),
         ] {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 
 use b70_store::{
-    Admission, Blake3, Content, Error, Expected, HashOptions, Result, Root, Sha256, Source, StageFile, StagingDir,
+    Admission, Blake3, Content, Error, Expected, HashOptions, HiddenDir, Result, Root, Sha256, Source, StageFile,
     Trust, admit, identity_at, stage,
 };
 use b70_testkit::memory;
@@ -15,7 +15,7 @@ use common::{disk, name, root, tree};
 const BYTES: &[u8] = &[7; 300_000];
 
 /// Copies `a` and `sub/b` of one folder into a new folder of another; `change` is made to what is asked of `a`.
-fn staged(to: &Root, change: &dyn Fn(&mut StageFile<'_>)) -> Result<(Admission, StagingDir)> {
+fn staged(to: &Root, change: &dyn Fn(&mut StageFile<'_>)) -> Result<(Admission, HiddenDir)> {
     let from = disk();
     std::fs::write(from.path().join("a"), BYTES).expect("written");
     std::fs::write(from.path().join("b"), b"b").expect("written");
@@ -28,7 +28,7 @@ fn staged(to: &Root, change: &dyn Fn(&mut StageFile<'_>)) -> Result<(Admission, 
     let open = std::fs::File::open(&path).expect("open");
     let mut files = [file(Source::Beneath(&beneath, &a), "a", BYTES), file(Source::File(&open, &path), "sub/b", b"b")];
     change(&mut files[0]);
-    let folder = StagingDir::create(to)?;
+    let folder = HiddenDir::create(to)?;
     folder.root().create_dir_durable(&name("sub"), 0o700)?;
     let bindings = |contents: &[Content]| {
         assert_eq!(contents, [Content::of(BYTES), Content::of(b"b")]);

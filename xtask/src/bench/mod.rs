@@ -264,7 +264,7 @@ fn machine() -> Value {
         "memory": format!("MemTotal: {:>14} kB", memory.totalram * u64::from(memory.mem_unit) / 1024),
         "kernel": process::answer(Command::new("uname").arg("-sr")),
         "load_average_at_start": std::fs::read_to_string("/proc/loadavg").unwrap_or_default().trim(),
-        "lane_kernel": b70_store::LaneKernel::best().name(),
+        "lane_kernel": b70_store::StreamKernel::best().name(),
         "pack_kernel": b70_xe2pack::Kernel::best().name(),
     })
 }

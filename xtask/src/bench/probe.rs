@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use b70_packset::{Layout, MatrixShape, Threads};
-use b70_store::{DigestKind, Hasher, LaneKernel, Sha256Lanes};
+use b70_store::{DigestKind, Hasher, Sha256Streams, StreamKernel};
 use b70_xe2pack::Xe2DpasV2;
 use serde_json::{Value, json};
 
@@ -21,12 +21,12 @@ pub(super) fn all(memory: &Path, quick: bool) -> Result<Value, Failure> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let rounds = if quick { 1 } else { 7 };
     let stream = if quick { 1 << 20 } else { 16 << 20 };
-    let kernel = LaneKernel::best();
+    let kernel = StreamKernel::best();
     let width = kernel.width();
     let data: Vec<u8> = (0..stream * width.max(4)).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     let lane_data: Vec<&[u8]> = data.chunks_exact(stream).take(width).collect();
     let lanes_once = || {
-        let mut lanes = Sha256Lanes::new(width, kernel);
+        let mut lanes = Sha256Streams::new(width, kernel);
         // As the pipelines feed them: a part of every stream at a time.
         for at in (0..stream).step_by(64 << 10) {
             let parts: Vec<&[u8]> = lane_data.iter().map(|lane| &lane[at..(at + (64 << 10)).min(stream)]).collect();

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use b70_store::{
-    Content, DirOutcome, Error, Expected, FileIdentity, HashOptions, Receipt, ReceiptReason, ReceiptVerdict, Result,
-    Scope, Sha256, Source, StageFile, StagingDir, Trust, admit, fault_step, headroom, stage, sweep_orphans,
+    Content, DirOutcome, Error, Expected, FileIdentity, HashOptions, HiddenDir, Receipt, ReceiptReason, ReceiptVerdict,
+    Result, Scope, Sha256, Source, StageFile, Trust, admit, fault_step, headroom, stage, sweep_orphans,
 };
 use serde::Serialize;
 
@@ -184,7 +184,7 @@ impl ModelCache {
         )?;
         let measured = request.measure.then(|| staging::before(source, &how.progress)).transpose()?;
         fault_step("cache.staging");
-        let staged = StagingDir::create(&self.root)?;
+        let staged = HiddenDir::create(&self.root)?;
         let copying = Instant::now();
         // Of one file the model's digest is the file's own, so that wrong bytes are refused before they are read back.
         let sha256 = request.sha256.filter(|_| source.files.len() == 1);

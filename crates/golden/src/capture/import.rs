@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use b70_manifest::EvidenceClass;
 use b70_store::{
-    DirOutcome, Error as StoreError, OnExisting, RelPath, Sha256, StagingDir, json_bytes, open_or_create, open_source,
+    DirOutcome, Error as StoreError, HiddenDir, OnExisting, RelPath, Sha256, json_bytes, open_or_create, open_source,
     publish_bytes,
 };
 use schemars::JsonSchema;
@@ -98,7 +98,7 @@ pub fn import(
     }
     let id = b70_manifest::canonical_sha256(&capture).map_err(|e| refuse(vec![e.to_string()]))?;
     let parent = open_or_create(&root.join(CAPTURES).join(folder.as_path()), 0o755)?;
-    let staging = StagingDir::create(&parent)?;
+    let staging = HiddenDir::create(&parent)?;
     let document = json_bytes(staging.root().path(), &capture)?;
     publish_bytes(staging.root(), &RelPath::new(TENSOR)?, &found.bytes, 0o444, OnExisting::Fail)?;
     publish_bytes(staging.root(), &RelPath::new(DOCUMENT)?, &document, 0o444, OnExisting::Fail)?;

@@ -21,7 +21,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use b70_manifest::Sha256Hex;
-use b70_store::{DigestKind, Digests, Hasher, LaneKernel, Progress, Region, TempFile, meminfo_bytes, read_back};
+use b70_store::{DigestKind, Digests, Hasher, Progress, Region, StreamKernel, TempFile, meminfo_bytes, read_back};
 
 use super::pieces::{Piece, Wanted, cut};
 use crate::buffer::{Buffer, Bytes, Growing};
@@ -130,7 +130,7 @@ pub(super) struct Pipeline<'a> {
     /// Tensors that are proved together.
     batch: usize,
     budget: u64,
-    kernel: LaneKernel,
+    kernel: StreamKernel,
     progress: Progress<'a>,
     state: Mutex<State>,
     changed: Condvar,
@@ -160,7 +160,7 @@ impl<'a> Pipeline<'a> {
         budget: u64,
         progress: Progress<'a>,
     ) -> Self {
-        let kernel = LaneKernel::best();
+        let kernel = StreamKernel::best();
         Self {
             model,
             leases: Leases::take(model),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_store::{
-    DirOutcome, HashOptions, LockGuard, Progress, Root, StagingDir, Trust, headroom, json_bytes, lock, open_ram_root,
+    DirOutcome, HashOptions, HiddenDir, LockGuard, Progress, Root, Trust, headroom, json_bytes, lock, open_ram_root,
     replace_bytes, sweep_orphans,
 };
 use schemars::JsonSchema;
@@ -173,7 +173,7 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
     let bytes = document.payload_size_bytes.saturating_add(64 << 20);
     let files = 2 * document.tensors.len() as u64 + 16;
     headroom(&ram, Path::new("/"))?.require(ram.path(), bytes, files, options.min_free)?;
-    let staging = StagingDir::create(&ram)?;
+    let staging = HiddenDir::create(&ram)?;
     write_documents(set, &document, &manifest, staging.root())?;
     let proof = subject.stage(set.root(), &staging, &how)?;
     let outcome = staging

@@ -34,19 +34,19 @@ impl DirOutcome {
 }
 
 /// A hidden directory under construction, locked so that a sweep leaves it alone. Dropping it removes it.
-pub struct StagingDir {
+pub struct HiddenDir {
     parent: Root,
     root: Root,
     name: Option<OsString>,
 }
 
-impl fmt::Debug for StagingDir {
+impl fmt::Debug for HiddenDir {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StagingDir").field("path", &self.root.path()).finish_non_exhaustive()
+        f.debug_struct("HiddenDir").field("path", &self.root.path()).finish_non_exhaustive()
     }
 }
 
-impl StagingDir {
+impl HiddenDir {
     /// Creates a hidden directory (0700) in `parent`, on the same file system as the name it will get.
     pub fn create(parent: &Root) -> Result<Self> {
         fault::step("staging.create");
@@ -150,7 +150,7 @@ impl StagingDir {
     }
 }
 
-impl Drop for StagingDir {
+impl Drop for HiddenDir {
     fn drop(&mut self) {
         if let Some(name) = &self.name
             && has_name(&self.parent, name, &self.root).unwrap_or(false)

@@ -17,11 +17,11 @@ use crate::digest::{
 };
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::lanes::{LaneKernel, Sha256Lanes};
-use crate::leased::{Reader, Region};
+use crate::guarded::{Reader, Region};
 use crate::lock::{Attempt, try_flock};
 use crate::path::{EntryKind, RelPath, Root};
 use crate::progress::Progress;
+use crate::streams::{Sha256Streams, StreamKernel};
 
 /// What to do when the name to publish is taken. Nothing is ever overwritten in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -576,12 +576,12 @@ pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Res
 pub fn read_back(
     files: &mut [&mut TempFile],
     beside: &[Region<'_>],
-    kernel: LaneKernel,
+    kernel: StreamKernel,
     progress: &Progress<'_>,
 ) -> Result<Vec<Sha256>> {
     fault::step("file.read-back");
     let count = files.len();
-    let mut lanes = Sha256Lanes::new(count + beside.len(), kernel);
+    let mut lanes = Sha256Streams::new(count + beside.len(), kernel);
     let mut blake3: Vec<_> = files.iter().map(|_| blake3::Hasher::new()).collect();
     let whole = files.iter().map(|file| Reader::whole(Opened::Borrowed(&file.reader), file.len()));
     let mut readers: Vec<Reader<'_>> = whole.chain(beside.iter().cloned().map(Reader::region)).collect();

@@ -15,7 +15,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-pub use dir::{DirOutcome, StagingDir};
+pub use dir::{DirOutcome, HiddenDir};
 pub use file::{OnExisting, PublishOutcome, Published, Reservation, TempFile, publish_bytes, read_back, replace_bytes};
 pub(crate) use names::has_name;
 pub use sweep::{Orphan, Sweep, sweep_orphans};

@@ -27,7 +27,7 @@ fn act(scenario: &str, top: &Root) -> Result<(), Error> {
         }
         "replace" => drop(replace_bytes(top, &name("target"), &good(), 0o644)?),
         "dir-new" | "dir-repair" => {
-            let staging = StagingDir::create(top)?;
+            let staging = HiddenDir::create(top)?;
             publish_bytes(staging.root(), &name("one"), &good(), 0o444, OnExisting::Fail)?;
             let sub = staging.root().create_dir_durable(&name("sub"), 0o755)?;
             publish_bytes(&sub, &name("two"), b"two", 0o444, OnExisting::Fail)?;
@@ -265,7 +265,7 @@ fn a_sweep_takes_orphans_and_leaves_the_living() {
     std::fs::write(dir.path().join(".b70-tmp-0123456789abcdef"), "orphan").expect("written");
     std::fs::create_dir_all(dir.path().join(".b70-tmp-fedcba9876543210/sub")).expect("made");
     std::fs::write(dir.path().join(".b70-other"), "not ours").expect("written");
-    let staging = StagingDir::create(&top).expect("made");
+    let staging = HiddenDir::create(&top).expect("made");
     let alive = staging.root().path().to_path_buf();
     let sweep = sweep_orphans(&top).expect("swept");
     assert_eq!((sweep.removed(), sweep.found.len()), (2, 3), "{sweep:?}");

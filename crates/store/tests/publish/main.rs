@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
 use b70_store::{
-    Content, Digests, DirOutcome, Error, OnExisting, Progress, PublishOutcome, Reservation, Root, Sha256, StagingDir,
+    Content, Digests, DirOutcome, Error, HiddenDir, OnExisting, Progress, PublishOutcome, Reservation, Root, Sha256,
     TempFile, fault_step, publish_bytes, replace_bytes, sweep_orphans,
 };
 use b70_testkit::{bytes, memory};
@@ -190,7 +190,7 @@ fn directories_every_outcome() {
     for dir in [disk(), memory()] {
         let top = root(dir.path());
         let build = || {
-            let staging = StagingDir::create(&top).expect("made");
+            let staging = HiddenDir::create(&top).expect("made");
             publish_bytes(staging.root(), &name("a"), b"A", 0o444, OnExisting::Fail).expect("published");
             let sub = staging.root().create_dir_durable(&name("sub"), 0o755).expect("made");
             publish_bytes(&sub, &name("b"), b"B", 0o444, OnExisting::Fail).expect("published");

@@ -47,7 +47,7 @@ static K: Aligned<[u32; 64]> = Aligned([
 
 /// How streams share a core. All give the same digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct LaneKernel {
+pub struct StreamKernel {
     name: &'static str,
     #[cfg(target_arch = "x86_64")]
     narrow: Option<shani::ShaNi>,
@@ -58,13 +58,13 @@ pub struct LaneKernel {
     wide_from: usize,
 }
 
-impl fmt::Debug for LaneKernel {
+impl fmt::Debug for StreamKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-impl LaneKernel {
+impl StreamKernel {
     /// One stream after the other, by `sha2`.
     pub fn plain() -> Self {
         Self {
@@ -99,7 +99,7 @@ impl LaneKernel {
     ///
     /// Which of the two ways wins differs between CPUs that have both, so that a look at the CPU's features is not enough.
     pub fn best() -> Self {
-        static BEST: OnceLock<LaneKernel> = OnceLock::new();
+        static BEST: OnceLock<StreamKernel> = OnceLock::new();
         *BEST.get_or_init(Self::choose)
     }
 
@@ -205,7 +205,7 @@ fn advance(work: &mut Vec<(&mut State, &[Block])>, count: usize, blocks: usize) 
 
 /// The least time in seconds of a few runs over some blocks in each of `lanes` streams.
 #[cfg(target_arch = "x86_64")]
-fn time(kernel: LaneKernel, lanes: usize) -> f64 {
+fn time(kernel: StreamKernel, lanes: usize) -> f64 {
     let data = [[0_u8; BLOCK]; 16];
     let mut states = [INITIAL; MAX_WIDTH];
     let mut least = f64::INFINITY;
@@ -273,29 +273,29 @@ impl Lane {
 /// SHA-256 of several independent streams, fed side by side.
 ///
 /// ```
-/// use b70_store::{LaneKernel, Sha256, Sha256Lanes};
+/// use b70_store::{StreamKernel, Sha256, Sha256Streams};
 ///
-/// let mut lanes = Sha256Lanes::new(2, LaneKernel::best());
+/// let mut lanes = Sha256Streams::new(2, StreamKernel::best());
 /// lanes.update(&[b"first ", b"another stream"]);
 /// lanes.update(&[b"stream", b""]);
 /// assert_eq!(lanes.take(0), Sha256::of(b"first stream"));
 /// assert_eq!(lanes.take(1), Sha256::of(b"another stream"));
 /// ```
 #[derive(Clone)]
-pub struct Sha256Lanes {
+pub struct Sha256Streams {
     lanes: Vec<Lane>,
-    kernel: LaneKernel,
+    kernel: StreamKernel,
 }
 
-impl fmt::Debug for Sha256Lanes {
+impl fmt::Debug for Sha256Streams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sha256Lanes").field("lanes", &self.lanes.len()).field("kernel", &self.kernel).finish()
+        f.debug_struct("Sha256Streams").field("lanes", &self.lanes.len()).field("kernel", &self.kernel).finish()
     }
 }
 
-impl Sha256Lanes {
+impl Sha256Streams {
     /// `count` fresh streams.
-    pub fn new(count: usize, kernel: LaneKernel) -> Self {
+    pub fn new(count: usize, kernel: StreamKernel) -> Self {
         Self { lanes: vec![Lane::NEW; count], kernel }
     }
 

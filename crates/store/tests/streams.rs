@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use b70_store::{
-    Content, DigestKind, Error, Job, LaneKernel, LeasedFile, OnExisting, Progress, Region, Sha256, Sha256Lanes,
+    Content, DigestKind, Error, GuardedFile, Job, OnExisting, Progress, Region, Sha256, Sha256Streams, StreamKernel,
     TempFile, hash_many_with, pool, read_back,
 };
 use b70_testkit::{bytes, memory};
@@ -21,8 +21,8 @@ fn reference(data: &[u8]) -> Sha256 {
 }
 
 /// Feeds every stream in pieces of `step` bytes, which may differ from stream to stream.
-fn side_by_side(kernel: LaneKernel, streams: &[Vec<u8>], step: impl Fn(usize) -> usize) -> Vec<Sha256> {
-    let mut lanes = Sha256Lanes::new(streams.len(), kernel);
+fn side_by_side(kernel: StreamKernel, streams: &[Vec<u8>], step: impl Fn(usize) -> usize) -> Vec<Sha256> {
+    let mut lanes = Sha256Streams::new(streams.len(), kernel);
     assert_eq!(lanes.count(), streams.len());
     let mut rest: Vec<&[u8]> = streams.iter().map(Vec::as_slice).collect();
     while rest.iter().any(|rest| !rest.is_empty()) {
@@ -37,10 +37,10 @@ fn side_by_side(kernel: LaneKernel, streams: &[Vec<u8>], step: impl Fn(usize) ->
     (0..streams.len()).map(|lane| lanes.take(lane)).collect()
 }
 
-fn kernels() -> Vec<LaneKernel> {
-    let mut all = LaneKernel::available();
-    assert_eq!(all[0], LaneKernel::plain());
-    all.push(LaneKernel::best());
+fn kernels() -> Vec<StreamKernel> {
+    let mut all = StreamKernel::available();
+    assert_eq!(all[0], StreamKernel::plain());
+    all.push(StreamKernel::best());
     all
 }
 
@@ -72,7 +72,7 @@ fn every_number_of_streams() {
 #[test]
 fn a_stream_that_was_taken_starts_afresh() {
     for kernel in kernels() {
-        let mut lanes = Sha256Lanes::new(3, kernel);
+        let mut lanes = Sha256Streams::new(3, kernel);
         lanes.update(&[b"abc", b"", b"left alone"]);
         assert_eq!(lanes.take(0), reference(b"abc"));
         assert_eq!(lanes.take(1), Sha256::EMPTY);
@@ -186,7 +186,7 @@ fn files_read_back_together_have_what_was_written() {
             std::fs::write(&path, [&[1; 777][..], &beside[0], &beside[1], &[1; 77]].concat()).expect("written");
             let file = std::fs::File::open(&path).expect("opens");
             let part = |lease, offset, len| Region { file: &file, path: &path, lease, offset, len };
-            let lease = LeasedFile::of(&file).expect("a lease: nobody has the file open for writing");
+            let lease = GuardedFile::of(&file).expect("a lease: nobody has the file open for writing");
             let parts = [part(Some(lease), 777, 100_001), part(None, 777 + 100_001, 3)];
             let mut all: Vec<_> = files.iter_mut().take(4).collect();
             let found = read_back(&mut all, &parts, kernel, &Progress::NONE).expect("they hold what was written");
@@ -231,7 +231,7 @@ fn bytes_that_changed_in_the_file_are_found_and_nothing_gets_a_name() {
     temp.close().expect("closed");
     let mut file = temp;
     std::os::unix::fs::FileExt::write_at(&writer, &[data[150_000] ^ 1], 150_000).expect("damaged");
-    match read_back(&mut [&mut file], &[], LaneKernel::best(), &Progress::NONE) {
+    match read_back(&mut [&mut file], &[], StreamKernel::best(), &Progress::NONE) {
         Err(Error::ReadBack { .. }) => {}
         other => panic!("{other:?}"),
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use b70_store::{
-    DigestKind, Digests, Error, Hasher, Job, LaneKernel, LeasedFile, Progress, Source, hash_file, hash_many_with, pool,
+    DigestKind, Digests, Error, GuardedFile, Hasher, Job, Progress, Source, StreamKernel, hash_file, hash_many_with,
+    pool,
 };
 use b70_testkit::{bytes, memory};
 
@@ -33,7 +34,7 @@ fn windows_have_the_bytes_of_the_file() {
         let (path, data) = (dir.path().join("x"), bytes(100_000, 1));
         std::fs::write(&path, &data).expect("written");
         let file = File::open(&path).expect("opens");
-        let leased = LeasedFile::of(&file).expect("a lease: nobody has the file open for writing");
+        let leased = GuardedFile::of(&file).expect("a lease: nobody has the file open for writing");
         assert_eq!((leased.len(), leased.is_empty(), leased.is_held()), (100_000, false, true));
         for (offset, len) in [(0, 1), (0, 100_000), (1, 4096), (4095, 2), (4096, 4096), (99_999, 1), (50_001, 49_999)] {
             let window = leased.window(offset, len).expect("within the file");
@@ -43,7 +44,7 @@ fn windows_have_the_bytes_of_the_file() {
             assert!(leased.window(offset, len).is_none(), "{len} from {offset}");
         }
         // A second lease beside it, and its end, change nothing about the first.
-        drop(LeasedFile::of(&file).expect("readers may be many"));
+        drop(GuardedFile::of(&file).expect("readers may be many"));
         assert!(leased.is_held());
     }
 }
@@ -57,17 +58,17 @@ fn no_lease_beside_a_writer_and_the_digests_are_the_same() {
         let hash = || hash_file(path.as_path(), DigestKind::Both, &Progress::NONE).expect("hashed");
         assert_eq!(hash(), expected);
         let writer = OpenOptions::new().append(true).open(&path).expect("opens");
-        assert!(LeasedFile::of(&File::open(&path).expect("opens")).is_none());
+        assert!(GuardedFile::of(&File::open(&path).expect("opens")).is_none());
         assert_eq!(hash(), expected);
         drop(writer);
-        assert!(LeasedFile::of(&File::open(&path).expect("opens")).is_some());
+        assert!(GuardedFile::of(&File::open(&path).expect("opens")).is_some());
     }
 }
 
 #[test]
 fn a_directory_and_a_device_have_no_lease() {
     for path in ["/dev/shm", "/dev/zero"] {
-        assert!(LeasedFile::of(&File::open(path).expect("opens")).is_none(), "{path}");
+        assert!(GuardedFile::of(&File::open(path).expect("opens")).is_none(), "{path}");
     }
 }
 
@@ -76,7 +77,7 @@ fn a_writer_waits_until_the_windows_are_gone() {
     let dir = memory();
     let (path, data) = (dir.path().join("x"), bytes(50_000, 3));
     std::fs::write(&path, &data).expect("written");
-    let leased = LeasedFile::of(&File::open(&path).expect("opens")).expect("a lease");
+    let leased = GuardedFile::of(&File::open(&path).expect("opens")).expect("a lease");
     let window = leased.window(0, 50_000).expect("within the file");
     let through = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -162,7 +163,7 @@ fn a_file_that_is_cut_short_is_an_error_and_no_signal() {
                 let threads = pool(2 / files).expect("a pool");
                 let mut found = Vec::new();
                 let cut = cut_short(&path, |progress| {
-                    found = threads.install(|| hash_many_with(&jobs, what, LaneKernel::best(), progress));
+                    found = threads.install(|| hash_many_with(&jobs, what, StreamKernel::best(), progress));
                     found.swap_remove(0)
                 });
                 right_or_refused(&cut, what, &first);

@@ -27,14 +27,14 @@ const SMALLEST: u64 = 256 << 10;
 /// windows cost more than they are worth; a writer waits until all windows of a file have been worked off.
 const WINDOW: u64 = 4 << 20;
 
-/// A file that nobody can write to or truncate for as long as this handle, a clone of it or a [`LeasedWindow`] of it lives.
+/// A file that nobody can write to or truncate for as long as this handle, a clone of it or a [`GuardedWindow`] of it lives.
 ///
 /// A process that opens the file for writing meanwhile waits for the lease to end: look for that with
-/// [`is_held`](LeasedFile::is_held), or take [`window`](LeasedFile::window)s, which are refused from then on, and let go of
+/// [`is_held`](GuardedFile::is_held), or take [`window`](GuardedFile::window)s, which are refused from then on, and let go of
 /// all of them soon. After `/proc/sys/fs/lease-break-time` (45 s as a rule) the kernel lets the writer pass regardless; a
 /// process that was stopped for as long and goes on reading a window can be killed by SIGBUS, as it could be by SIGKILL.
 #[derive(Debug, Clone)]
-pub struct LeasedFile {
+pub struct GuardedFile {
     held: Arc<Held>,
     len: u64,
 }
@@ -49,9 +49,9 @@ impl Drop for Held {
     }
 }
 
-/// Some bytes of a [`LeasedFile`], where the kernel has them. Dereferences to a slice.
+/// Some bytes of a [`GuardedFile`], where the kernel has them. Dereferences to a slice.
 #[derive(Debug)]
-pub struct LeasedWindow {
+pub struct GuardedWindow {
     // Before the lease: fields are dropped in their order.
     map: Mmap,
     /// Where the bytes begin: maps begin on page boundaries.
@@ -59,7 +59,7 @@ pub struct LeasedWindow {
     _held: Arc<Held>,
 }
 
-impl Deref for LeasedWindow {
+impl Deref for GuardedWindow {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -67,7 +67,7 @@ impl Deref for LeasedWindow {
     }
 }
 
-impl LeasedFile {
+impl GuardedFile {
     /// Takes a lease on an open regular file; `None` where that is not possible, whatever the reason: a writer, another
     /// owner, a file system that is not a local one.
     pub fn of(file: &File) -> Option<Self> {
@@ -109,7 +109,7 @@ impl LeasedFile {
 
     /// `len` bytes from `offset`, all of them in memory; `None` when they are not all in the file, cannot be read, or the
     /// lease does not stand any more. Ask for no more than what is worked off in a second or so.
-    pub fn window(&self, offset: u64, len: usize) -> Option<LeasedWindow> {
+    pub fn window(&self, offset: u64, len: usize) -> Option<GuardedWindow> {
         let end = offset.checked_add(len as u64)?;
         if len == 0 || end > self.len || !self.is_held() {
             return None;
@@ -127,7 +127,7 @@ impl LeasedFile {
         let map = unsafe { options.map(&*self.held.0) }.ok()?;
         // Fetches the pages and reports what cannot be read as an error, which a first touch would report as a signal.
         map.advise(Advice::PopulateRead).ok()?;
-        Some(LeasedWindow { map, from, _held: Arc::clone(&self.held) })
+        Some(GuardedWindow { map, from, _held: Arc::clone(&self.held) })
     }
 }
 
@@ -139,7 +139,7 @@ pub struct Region<'a> {
     /// The path to name in errors.
     pub path: &'a Path,
     /// A lease of the file, where there is one: then it is read in place for as long as the lease stands.
-    pub lease: Option<LeasedFile>,
+    pub lease: Option<GuardedFile>,
     /// Where the part begins, in bytes.
     pub offset: u64,
     /// Bytes of the part.
@@ -149,8 +149,8 @@ pub struct Region<'a> {
 /// Reads a file, or a region of one, from its start to its end: out of windows while a lease stands, by copying otherwise.
 pub(crate) struct Reader<'a> {
     file: Opened<'a>,
-    leased: Option<LeasedFile>,
-    window: Option<LeasedWindow>,
+    leased: Option<GuardedFile>,
+    window: Option<GuardedWindow>,
     /// Where the window begins in the file.
     start: u64,
     /// What the last call gave lies in the window, from here; in the buffer otherwise.
@@ -166,8 +166,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn whole(file: Opened<'a>, len: u64) -> Self {
         let leased = match &file {
             _ if len < SMALLEST => None,
-            Opened::Owned(file) => LeasedFile::take(file),
-            Opened::Borrowed(file) => LeasedFile::of(file),
+            Opened::Owned(file) => GuardedFile::take(file),
+            Opened::Borrowed(file) => GuardedFile::of(file),
         };
         Self::new(file, leased, 0, u64::MAX)
     }
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
         Self::new(Opened::Borrowed(file), lease, offset, offset.saturating_add(len))
     }
 
-    fn new(file: Opened<'a>, leased: Option<LeasedFile>, first: u64, end: u64) -> Self {
+    fn new(file: Opened<'a>, leased: Option<GuardedFile>, first: u64, end: u64) -> Self {
         Self { file, leased, window: None, start: first, at: None, filled: 0, next: first, end, first }
     }
 
