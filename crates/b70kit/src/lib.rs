@@ -15,8 +15,9 @@
 //! let model = SplitModel::open(&path)?; // one file, or any shard of a split model
 //! for tensor in model.tensors().iter().filter(|tensor| tensor.ggml_type == GgmlType::Q4_0) {
 //!     let bytes = model.read_tensor(tensor)?;
-//!     println!("{} {:?}: {} blocks", tensor.name_lossy(), tensor.shape, bytes.len() / 18);
-//!     assert_eq!(bytes.len() as u64 / tensor.ggml_type.block_bytes(), 32);
+//!     let blocks = bytes.len() as u64 / tensor.ggml_type.block_bytes();
+//!     println!("{} {:?}: {blocks} blocks", tensor.name_lossy(), tensor.shape);
+//!     assert_eq!(blocks, 32);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -24,7 +25,7 @@
 //! # A pack set: prepared, verified, opened
 //! ```
 //! use b70kit::packs::{Depth, Model, PrepareOptions, SetDir, TensorPlan, VerifyOptions, VerifyStatus, Xe2DpasV2};
-//! use b70kit::packs::{prepare, verify};
+//! use b70kit::packs::{ALL_PLAN, prepare, verify};
 //!
 //! # use b70kit::gguf::{GgmlType, GgufWriter};
 //! # let folder = tempfile::tempdir()?;
@@ -33,7 +34,7 @@
 //! # writer.metadata("general.architecture", "llama").tensor("blk.0.ffn_up.weight", GgmlType::Q4_0, &[64, 16], vec![7; 576]);
 //! # writer.write_file(&path)?;
 //! let layout = Xe2DpasV2::new();
-//! let plan = TensorPlan::built_in("all-q4_0", &layout).expect("a plan of this name");
+//! let plan = TensorPlan::built_in(ALL_PLAN, &layout).expect("a plan of this name");
 //! let prepared = prepare(&Model::open(&path)?, &plan, &layout, &PrepareOptions::new(&cache_root))?;
 //!
 //! let set = SetDir::open(&cache_root, prepared.set_key)?;
@@ -75,7 +76,7 @@ pub use b70_gguf as gguf;
 /// Pack sets and the layout of the Xe2 DPAS kernel.
 pub mod packs {
     pub use b70_packset::*;
-    pub use b70_xe2pack::{Kernel, KernelError, SelfTest, Xe2DpasV2, self_test};
+    pub use b70_xe2pack::{ALL_PLAN, Kernel, KernelError, SelfTest, Xe2DpasV2, self_test};
 }
 
 /// Models in RAM, registered artifacts, fingerprints of builds and hosts.

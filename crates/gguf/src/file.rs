@@ -221,17 +221,19 @@ impl GgufFile {
         self.tensors.iter().find(|tensor| tensor.name == name)
     }
 
-    /// The bytes of one of this file's tensors, as ggml lays them out. They are at most as many as the file has.
+    /// The bytes of one of this file's tensors, as ggml lays them out.
     ///
     /// # Errors
-    /// The file cannot be read, or has become shorter since it was opened.
+    /// The file cannot be read, has become shorter since it was opened, or never had a tensor there.
     pub fn read_tensor(&self, tensor: &Tensor) -> Result<Vec<u8>, OpenError> {
-        let mut bytes = vec![0; tensor.size_bytes.min(self.header.file_size) as usize];
-        self.file.read_exact_at(&mut bytes, tensor.offset).map_err(|source| OpenError::Io {
-            path: self.path.clone(),
-            operation: "read a tensor of",
-            source,
-        })?;
+        let refused = |source| OpenError::Io { path: self.path.clone(), operation: "read a tensor of", source };
+        // Before memory is taken: a tensor of another file may be larger than this one.
+        let end = tensor.offset.checked_add(tensor.size_bytes);
+        if end.is_none_or(|end| end > self.header.file_size) {
+            return Err(refused(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mut bytes = vec![0; tensor.size_bytes as usize];
+        self.file.read_exact_at(&mut bytes, tensor.offset).map_err(refused)?;
         Ok(bytes)
     }
 }

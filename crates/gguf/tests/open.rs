@@ -166,6 +166,8 @@ fn a_file_cut_after_it_was_opened_is_noticed_by_its_reader() {
     writer.set_len(100).expect("cut");
     writer.seek(SeekFrom::End(0)).expect("seekable");
     let q = file.tensor("q").expect("written");
+    let foreign = b70_gguf::Tensor { size_bytes: u64::MAX / 2, ..q.clone() };
+    assert!(file.read_tensor(&foreign).is_err(), "a tensor that this file never had");
     let error = file.read_tensor(q).expect_err("cut");
     assert!(error.to_string().contains("cannot read a tensor of"), "{error}");
     // The directory is in memory.

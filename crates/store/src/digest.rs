@@ -5,8 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
@@ -210,7 +209,7 @@ impl Opened<'_> {
 }
 
 impl<'a> Job<'a> {
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         match self.source {
             Source::Path(path) | Source::File(_, path) => path.to_path_buf(),
             Source::Beneath(root, name) => root.join(name),

@@ -1,7 +1,7 @@
 //! Many files at once, over the threads of a pool and side by side in each.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::digest::{
@@ -30,10 +30,10 @@ pub fn hash_many_with(
 ) -> Vec<Result<Digests>> {
     match on_threads(|| hash_here(jobs, what, kernel, progress)) {
         Ok(results) => results,
-        Err(error) => jobs
-            .iter()
-            .map(|_| Err(Error::io("hash with", Path::new("threads"), io::Error::other(error.to_string()))))
-            .collect(),
+        // Threads that the system refuses keep every file from being hashed.
+        Err(error) => {
+            jobs.iter().map(|job| Err(Error::io("hash", job.path(), io::Error::other(error.to_string())))).collect()
+        }
     }
 }
 
