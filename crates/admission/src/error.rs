@@ -87,11 +87,11 @@ impl Explain for AdmissionError {
                 };
                 report.hint("replace links by the files they lead to, and remove what is not a regular file")
             }
-            Self::Gguf { path, .. } => report.path(path),
+            Self::Gguf { path, .. } => report.path(path).hint("fetch the file again, or name the model's own"),
             Self::Split { path, .. } => report.path(path).hint("put all shards in one folder under their own names"),
-            Self::Document { path, .. } | Self::NotAdmitted { path, .. } | Self::NotFound { root: path, .. } => {
-                report.path(path)
-            }
+            Self::Document { path, .. } => report.path(path).hint("move it away, then make it again"),
+            Self::NotFound { root, .. } => report.path(root).hint("list what is there, or name another root"),
+            Self::NotAdmitted { path, .. } => report.path(path).hint("verify it, then make it again"),
         }
     }
 
