@@ -200,3 +200,28 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn a_file_that_is_replaced_again_and_again_can_be_opened() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = b70_testkit::memory();
+    let (top, file) = (root(dir.path()), name("target"));
+    let target = dir.path().join("target");
+    std::fs::write(&target, "0").expect("written");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = dir.path().join("other");
+            while !stop.load(Ordering::Relaxed) {
+                std::fs::write(&other, "1").expect("written");
+                std::fs::rename(&other, &target).expect("renamed");
+            }
+        });
+        let opened = (0..20_000).try_for_each(|_| {
+            top.open_file(&file)?;
+            b70_store::open_source(&target).map(drop)
+        });
+        stop.store(true, Ordering::Relaxed);
+        opened.expect("there is always a file of this name");
+    });
+}

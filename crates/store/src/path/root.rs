@@ -139,16 +139,9 @@ impl Root {
     /// Opens a regular file for reading. Directories, links, devices, FIFOs and sockets are refused by name, and never
     /// opened in a way that has effects on them.
     pub fn open_file(&self, name: &RelPath) -> Result<File> {
-        let (_, seen) = self.stat_kind(name, EntryKind::File)?;
-        let fd = self.open_beneath(name, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY, Mode::empty())?;
-        let opened = identity_of(&fd, &self.join(name))?;
-        if !opened.same_file(&seen) {
-            return Err(Error::ChangedWhileReading {
-                path: self.join(name),
-                what: "another file took its name while it was opened".to_owned(),
-            });
-        }
-        Ok(File::from(fd))
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let path = self.join(name);
+        as_seen(&path, || self.stat_kind(name, EntryKind::File), || self.open_beneath(name, flags, Mode::empty()))
     }
 
     fn stat_kind(&self, name: &RelPath, expected: EntryKind) -> Result<(OwnedFd, FileIdentity)> {
@@ -361,22 +354,41 @@ fn directory_error(path: &Path, errno: Errno, nofollow: bool) -> Error {
 
 /// Opens a path of the user's own choice for reading; anything but a regular file is refused without being opened.
 pub(crate) fn open_regular(path: &Path) -> Result<File> {
-    let handle = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| Error::io("open", path, e))?;
-    let seen = identity_of(&handle, path)?;
-    let kind = EntryKind::from_mode(seen.mode);
-    if kind != EntryKind::File {
-        return Err(Error::Kind { path: path.to_path_buf(), found: kind.name(), expected: "regular file" });
+    let open =
+        |flags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Error::io("open", path, e));
+    let look = || {
+        let handle = open(OFlags::PATH)?;
+        let seen = identity_of(&handle, path)?;
+        match EntryKind::from_mode(seen.mode) {
+            EntryKind::File => Ok((handle, seen)),
+            kind => Err(Error::Kind { path: path.to_path_buf(), found: kind.name(), expected: "regular file" }),
+        }
+    };
+    as_seen(path, look, || open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY))
+}
+
+/// How often a file is looked for again when another one took its name between the look and the opening: whoever publishes
+/// does that, once.
+const TRIES: usize = 16;
+
+/// Opens a file after a look at what it is, and makes sure that it is the one that was looked at.
+fn as_seen(
+    path: &Path,
+    look: impl Fn() -> Result<(OwnedFd, FileIdentity)>,
+    open: impl Fn() -> Result<OwnedFd>,
+) -> Result<File> {
+    for _ in 0..TRIES {
+        // The handle keeps the inode's number from being given to another file.
+        let (_handle, seen) = look()?;
+        let fd = open()?;
+        if identity_of(&fd, path)?.same_file(&seen) {
+            return Ok(File::from(fd));
+        }
     }
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Error::io("open", path, e))?;
-    if !identity_of(&fd, path)?.same_file(&seen) {
-        return Err(Error::ChangedWhileReading {
-            path: path.to_path_buf(),
-            what: "another file took its name while it was opened".to_owned(),
-        });
-    }
-    Ok(File::from(fd))
+    Err(Error::ChangedWhileReading {
+        path: path.to_path_buf(),
+        what: format!("other files took its name while it was opened, {TRIES} times"),
+    })
 }
 
 /// Opens the file at a path of the user's own choice for reading (links are followed), regular files only.
