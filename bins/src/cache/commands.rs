@@ -39,6 +39,9 @@ fn status_text(context: &Context<'_>, entries: &[CacheStatus]) -> String {
         if let Some(path) = &entry.path {
             text.push_str(&format!("  {}  {}\n", path.display(), bytes_text(entry.size_bytes)));
         }
+        if let Some(trust) = entry.trust {
+            text.push_str(&format!("  trust: {trust}\n"));
+        }
         if entry.valid && !entry.vouched {
             text.push_str("  nothing vouches for its digest: it is what was read, no more\n");
         }
@@ -112,6 +115,7 @@ pub(crate) fn verify(
 
 /// Flags of `prepare` that do not select a model.
 pub(crate) struct PrepareOptions {
+    pub(crate) immutable: bool,
     pub(crate) force: bool,
     pub(crate) min_free: Option<u64>,
     pub(crate) measure: bool,
@@ -169,6 +173,7 @@ pub(crate) fn prepare(
             source,
             sha256: target.key,
             force: options.force,
+            immutable: options.immutable,
             reserve: options.min_free.map_or(Reserve::Default, Reserve::Bytes),
             wait: Duration::from_secs(options.wait),
             tool: "b70-cache",

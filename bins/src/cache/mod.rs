@@ -12,7 +12,7 @@ use b70_cli::{CliError, Global, Output, Ui};
 use b70_manifest::Sha256Hex;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Keep byte-identical copies of GGUF files in memory; admit them by receipt, verify, warm and drop them.
+/// Keep byte-identical copies of GGUF files in memory; admit, verify, warm and drop them.
 #[derive(Debug, Parser)]
 #[command(name = "b70-cache", version, after_help = b70_cli::EXIT_CODES)]
 pub struct Cli {
@@ -27,7 +27,7 @@ b70_cli::has_global!(Cli);
 /// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Look at entries without reading the model: document, record of the last check, receipt.
+    /// Look at entries: document, record of the last check, receipt; a copy that is not immutable is read with BLAKE3.
     Status {
         #[command(flatten)]
         select: SelectArgs,
@@ -45,6 +45,9 @@ enum Command {
         /// Copy again even if the entry is valid.
         #[arg(long)]
         force: bool,
+        /// Make the copy immutable (chattr +i), so that it may rest unread; needs root.
+        #[arg(long)]
+        immutable: bool,
         /// Bytes that must stay free; KiB, MiB and GiB are understood [default: 64 MiB + 2 % of the file system].
         #[arg(long, value_name = "SIZE", value_parser = b70_cli::size)]
         min_free: Option<u64>,
@@ -154,8 +157,9 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
     let context = b70_cli::Context::new(ui)?;
     match cli.command {
         Command::Status { select, root } => commands::status(&context, &select, &root),
-        Command::Prepare { select, root, build, force, min_free, no_measure, wait } => {
-            let options = commands::PrepareOptions { force, min_free, measure: !no_measure, wait: wait.wait };
+        Command::Prepare { select, root, build, force, immutable, min_free, no_measure, wait } => {
+            let options =
+                commands::PrepareOptions { force, immutable, min_free, measure: !no_measure, wait: wait.wait };
             commands::prepare(&context, &select, &root, &build, &options)
         }
         Command::Verify { select, root, wait } => commands::verify(&context, &select, &root, wait.wait),

@@ -79,6 +79,9 @@ pub enum Command {
         /// Repair also a set whose documents another tool wrote.
         #[arg(long)]
         force: bool,
+        /// Make the payloads immutable (chattr +i), so that they may rest unread; needs root.
+        #[arg(long)]
+        immutable: bool,
         /// Tensors packed at once [default: by cores and memory].
         #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
         jobs: usize,
@@ -105,7 +108,7 @@ pub enum Command {
         #[arg(long, value_name = "MODEL", num_args = 0..=1)]
         against: Option<Vec<PathBuf>>,
     },
-    /// Copy a set into RAM, verified and atomically, or find the copy that is there; trusted by receipt from then on.
+    /// Copy a set into RAM, verified and atomically, or find the copy that is there, and prove it.
     StageRam {
         /// Which set.
         #[command(flatten)]
@@ -119,6 +122,9 @@ pub enum Command {
         /// Memory that must stay free; KiB, MiB and GiB are understood.
         #[arg(long, value_name = "SIZE", default_value = b70_packset::DEFAULT_MIN_FREE_TEXT, value_parser = b70_cli::size)]
         min_free: u64,
+        /// Make the payloads immutable (chattr +i), so that they may rest unread, and let other users read the stage; needs root.
+        #[arg(long)]
+        immutable: bool,
         /// Print only the line a shell or unit needs for the loader.
         #[arg(long)]
         print_env: bool,
@@ -131,7 +137,7 @@ pub enum Command {
         )]
         variable: Option<String>,
     },
-    /// Check a RAM stage: by its receipt, else by re-proving the bytes; with --deep every payload's SHA-256.
+    /// Check a RAM stage: unread where it is immutable, else by BLAKE3 of every payload; with --deep every payload's SHA-256.
     StageValidate {
         /// Which set.
         #[command(flatten)]
@@ -246,33 +252,45 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
         Command::Inspect { model, plan } => commands::inspect(ui, &model, &plan),
         Command::Keys { plan, sha256 } => commands::keys(&plan, sha256),
         Command::SelfTest { kernel } => commands::self_test(ui, kernel.kernel.as_deref()),
-        Command::Prepare { model, plan, roots, kernel, sha256, skip_source_hash, rehash, force, jobs, wait } => {
-            commands::prepare(
-                ui,
-                &commands::PrepareArgs {
-                    model: &model,
-                    plan: &plan,
-                    cache_root: &context::cache_root(&roots)?,
-                    kernel: kernel.kernel.as_deref(),
-                    sha256,
-                    skip_source_hash,
-                    rehash,
-                    force,
-                    jobs,
-                    wait,
-                },
-            )
-        }
+        Command::Prepare {
+            model,
+            plan,
+            roots,
+            kernel,
+            sha256,
+            skip_source_hash,
+            rehash,
+            force,
+            immutable,
+            jobs,
+            wait,
+        } => commands::prepare(
+            ui,
+            &commands::PrepareArgs {
+                model: &model,
+                plan: &plan,
+                cache_root: &context::cache_root(&roots)?,
+                kernel: kernel.kernel.as_deref(),
+                sha256,
+                skip_source_hash,
+                rehash,
+                force,
+                immutable,
+                jobs,
+                wait,
+            },
+        ),
         Command::Verify { set, roots, spec, deep, against } => {
             commands::verify(ui, &context::cache_root(&roots)?, set.set_key, spec.as_deref(), deep, against)
         }
-        Command::StageRam { set, roots, ram, min_free, print_env, variable } => commands::stage_ram(
+        Command::StageRam { set, roots, ram, min_free, immutable, print_env, variable } => commands::stage_ram(
             ui,
             &commands::StageArgs {
                 cache_root: &context::cache_root(&roots)?,
                 ram_root: &context::ram_root(&ram, &roots)?,
                 key: set.set_key,
                 min_free,
+                immutable,
                 wait: ram.wait,
                 print_env,
                 variable: variable.as_deref(),
@@ -285,6 +303,7 @@ pub fn run(cli: Cli, ui: &Ui) -> Result<Output, CliError> {
                 ram_root: &context::ram_root(&ram, &roots)?,
                 key: set.set_key,
                 min_free: 0,
+                immutable: false,
                 wait: ram.wait,
                 print_env: false,
                 variable: None,

@@ -30,6 +30,7 @@
 //!     source: &source,
 //!     sha256: None,
 //!     force: false,
+//!     immutable: false,
 //!     reserve: Reserve::Bytes(1 << 20),
 //!     wait: std::time::Duration::from_secs(10),
 //!     tool: "example",

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::artifact::Trust;
 use crate::evidence::{EvidenceClass, NeverEligible};
 use crate::hex::Sha256Hex;
 use crate::pci::{GpuRef, PciAddress};
@@ -165,6 +166,9 @@ pub struct ModelChoice {
     /// Why that copy was chosen.
     #[schemars(length(min = 1), example = &"the RAM copy is admitted")]
     pub reason: String,
+    /// What the admission of the copy rests on; absent where none was made, and in documents of kit 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
     /// Fields of other writers, kept as they are.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -196,8 +200,11 @@ pub struct PackStageChoice {
     #[schemars(example = &"/dev/shm/b70kit-1000/7fb8")]
     pub path: Option<String>,
     /// Why it was bound or left out.
-    #[schemars(length(min = 1), example = &"admitted by receipt")]
+    #[schemars(length(min = 1), example = &"the stage is admitted")]
     pub reason: String,
+    /// What the admission of the stage rests on; absent where none was made, and in documents of kit 0.1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<Trust>,
     /// Fields of other writers, kept as they are.
     #[serde(flatten)]
     pub extra: Map<String, Value>,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use b70_manifest::pack::{IndexRecord, LoaderContract, PayloadRecord, SourceTensor, TensorIdentity, TensorPack};
 use b70_manifest::{Sha256Hex, UnixTime};
 use b70_store::{
-    DigestKind, Digests, EntryKind, Job, OnExisting, Progress, PublishOutcome, Root, Source, TempFile, hash_file,
+    DigestKind, Digests, EntryKind, Job, OnExisting, Progress, PublishOutcome, Root, Source, TempFile, Trust, hash_file,
 };
 use rustix::fs::{AtFlags, CWD};
 use serde_json::json;
@@ -16,7 +16,6 @@ use serde_json::json;
 use crate::error::PackError;
 use crate::index::INDEX_FILE;
 use crate::set::{SetDir, payload_name, rel, sidecar_name};
-use crate::trust::PayloadTrust;
 use crate::verify::same_tensor;
 
 /// A payload of another set whose bytes were checked.
@@ -73,8 +72,8 @@ pub(crate) type SourceDigest<'a> = &'a dyn Fn() -> Result<Sha256Hex, PackError>;
 /// How much of a payload must be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// Nothing: the set's receipt stands for it.
-    Nothing,
+    /// Nothing: the set's receipt stands for it, on this rung.
+    Nothing(Trust),
     /// All, against the BLAKE3 where one is recorded.
     Fast,
     /// All, by SHA-256.
@@ -107,7 +106,7 @@ pub(crate) fn find_ready(
     source: SourceDigest<'_>,
     reading: Reading,
     progress: &Progress<'_>,
-) -> Result<Result<(TensorPack, PayloadTrust), NotReady>, PackError> {
+) -> Result<Result<(TensorPack, Trust), NotReady>, PackError> {
     let name = sidecar_name(wanted.key);
     let entry = match set.read_sidecar(wanted.key) {
         Ok(entry) => entry,
@@ -125,8 +124,8 @@ pub(crate) fn find_ready(
         None => true,
     };
     let reading = if alone { Reading::Sha256 } else { reading };
-    if reading == Reading::Nothing {
-        return Ok(Ok((entry, PayloadTrust::QuietFile)));
+    if let Reading::Nothing(rung) = reading {
+        return Ok(Ok((entry, rung)));
     }
     let trust = match open_good(set.root(), &entry, reading, progress)? {
         Ok((.., trust)) => trust,
@@ -145,7 +144,7 @@ pub(crate) fn find_ready(
 }
 
 /// An open payload, where it is, and what says that its bytes are right.
-type GoodPayload = (File, PathBuf, PayloadTrust);
+type GoodPayload = (File, PathBuf, Trust);
 
 /// The payload of an entry, open, if its bytes have the recorded digest.
 fn open_good(
@@ -164,8 +163,7 @@ fn open_good(
     let path = root.join(&name);
     let job = Job { source: Source::File(&file, &path), size: Some(entry.payload.size_bytes) };
     let fast = entry.payload.blake3.is_some() && reading != Reading::Sha256;
-    let (what, trust) =
-        if fast { (DigestKind::Blake3, PayloadTrust::Blake3) } else { (DigestKind::Sha256, PayloadTrust::Sha256) };
+    let (what, trust) = if fast { (DigestKind::Blake3, Trust::Blake3) } else { (DigestKind::Sha256, Trust::Sha256) };
     match hash_file(job, what, &progress.silent()) {
         Ok(digests) if fast && digests.blake3 == entry.payload.blake3 => Ok(Ok((file, path, trust))),
         Ok(digests) if !fast && digests.sha256 == Some(entry.payload.sha256) => Ok(Ok((file, path, trust))),

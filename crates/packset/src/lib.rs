@@ -68,12 +68,11 @@ pub use plan::{SelectedTensor, SkippedTensor, TensorPlan, TensorSelection};
 #[doc(hidden)]
 pub use prepare::prepare_in;
 pub use prepare::{PrepareOptions, PreparedSet, prepare};
-pub use ram::{DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, StageTrust, stage_ram, stage_validate};
+pub use ram::{DEFAULT_MIN_FREE_TEXT, StageOptions, StageOutcome, StageReport, stage_ram, stage_validate};
 pub use set::SetDir;
-pub use source::{ModelHash, SourceTrust};
+pub use source::ModelHash;
 pub use spec::{model_hash, read_spec, spec_plan, tool_record};
 pub use stage::{Lookup, Stage, StagedTensor};
-pub use trust::PayloadTrust;
 #[doc(hidden)]
 pub use unpack::unpack_in;
 pub use unpack::{Unpacked, unpack};

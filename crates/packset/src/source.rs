@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use b70_manifest::Sha256Hex;
 use b70_store::{
-    Content, Digests, Expected, Extras, HashOptions, Progress, Receipt, ReceiptVerdict, RelPath, Root, Subject,
-    examine, identity_of, issue, issue_with,
+    Blake3, Content, DigestKind, Digests, Expected, Extras, HashOptions, Job, Progress, Receipt, ReceiptReason,
+    RelPath, Root, Source, Subject, Trust, admit, admit_with, examine, hash_many, identity_of,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::model::Model;
@@ -42,23 +41,13 @@ pub enum ModelHash {
     Unknown,
 }
 
-/// On what evidence the model has its SHA-256.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum SourceTrust {
-    /// The file's inode is as a receipt of an earlier full read says; no byte was read.
-    Receipt,
-    /// Every byte was read.
-    Sha256,
-    /// Nothing was checked: `--skip-source-hash` trusts what is recorded.
-    Recorded,
-}
-
 /// The outcome of proving a model.
 #[derive(Debug)]
 pub(crate) struct SourceProof {
     pub(crate) sha256: Sha256Hex,
-    pub(crate) trust: SourceTrust,
+    pub(crate) trust: Trust,
+    /// BLAKE3 of each file.
+    pub(crate) blake3: Vec<Blake3>,
     /// Why the file was read although there is a receipt, or why there is no new one.
     pub(crate) reasons: Vec<String>,
     /// Seconds it took.
@@ -67,9 +56,9 @@ pub(crate) struct SourceProof {
     pub(crate) receipt: Option<Box<Receipt>>,
 }
 
-/// Both digests of each of the model's files, from a pass over it that serves another purpose, too; none when that was
-/// stopped.
-pub(crate) type Pass<'p> = &'p dyn Fn() -> Option<Vec<Digests>>;
+/// Digests of that kind of each of the model's files, from a pass over it that serves another purpose, too; none when that was
+/// stopped. It can be had once.
+pub(crate) type Pass<'p> = &'p dyn Fn(DigestKind) -> Option<Vec<Digests>>;
 
 /// Proves the model, by its receipt where that holds.
 pub(crate) struct Prover<'a> {
@@ -77,6 +66,8 @@ pub(crate) struct Prover<'a> {
     /// None for files that no receipt can be about; they are read each time.
     subject: Option<SourceSubject>,
     receipts: Option<Root>,
+    /// A proof made earlier in this run, which the bytes that are packed must meet.
+    earlier: Mutex<Option<SourceProof>>,
     progress: Progress<'a>,
 }
 
@@ -94,31 +85,34 @@ impl<'a> Prover<'a> {
             model,
             subject: SourceSubject::new(model).ok(),
             receipts: usable.then(|| Root::open(&receipts)).transpose()?,
+            earlier: Mutex::default(),
             progress: progress.silent(),
         })
     }
 
+    /// Lets the next [`prove`](Self::prove) be satisfied with the bytes of this proof alone.
+    pub(crate) fn expect(&mut self, proof: SourceProof) {
+        *self.earlier.get_mut().unwrap_or_else(PoisonError::into_inner) = Some(proof);
+    }
+
     /// `pass` reads the whole model for a purpose of its own and hashes it on the way.
     pub(crate) fn prove(&self, pass: Option<Pass<'_>>) -> Result<SourceProof, PackError> {
-        if let Some(subject) = &self.subject {
-            return subject.prove(self.model, self.receipts.as_ref(), pass, &self.progress);
-        }
-        let started = Instant::now();
-        let sha256 = match pass {
-            None => self.model.sha256(&self.progress)?,
-            Some(pass) => {
-                let files = pass().ok_or(PackError::Cancelled)?;
-                let digests: Option<Vec<_>> = files.iter().map(|file| file.sha256).collect();
-                self.model.sha256_of_files(&digests.ok_or(PackError::Cancelled)?)
+        let earlier = self.earlier.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match (earlier, pass, &self.subject) {
+            (Some(proof), Some(pass), _) => {
+                let digests = pass(DigestKind::Blake3).ok_or(PackError::Cancelled)?;
+                let same = digests.iter().map(|file| file.blake3).eq(proof.blake3.iter().copied().map(Some));
+                if same {
+                    Ok(proof)
+                } else {
+                    Err(changed(self.model.path(), "its bytes are not those of a moment ago").into())
+                }
             }
-        };
-        Ok(SourceProof {
-            sha256,
-            trust: SourceTrust::Sha256,
-            reasons: vec!["no receipt can name these files".to_owned()],
-            seconds: started.elapsed().as_secs_f64(),
-            receipt: None,
-        })
+            (_, pass, Some(subject)) => subject.prove(self.model, self.receipts.as_ref(), pass, &self.progress),
+            (_, pass, None) => {
+                read_open_files(self.model, pass, &self.progress, vec!["no receipt can name these files".to_owned()])
+            }
+        }
     }
 
     pub(crate) fn store(&self, cache: &Root, receipt: &Receipt) -> Result<(), PackError> {
@@ -181,7 +175,8 @@ impl SourceSubject {
         Ok(true)
     }
 
-    /// Proves the model: by a stored receipt where one holds, otherwise by reading every byte, in `pass` where there is one.
+    /// Proves the model: unread where its receipt holds and the kernel keeps the bytes still, otherwise by reading every byte,
+    /// in `pass` where there is one; by BLAKE3 where the receipt still stands for the file's digests.
     pub(crate) fn prove(
         &self,
         model: &Model,
@@ -193,67 +188,61 @@ impl SourceSubject {
         let how = HashOptions { progress: *progress, ..HashOptions::default() };
         let mut reasons = Vec::new();
         if !self.same_files(model)? {
-            return read_open_files(model, progress, started, vec!["another file took the model's name".to_owned()]);
+            return read_open_files(model, pass, progress, vec!["another file took the model's name".to_owned()]);
         }
-        if let Some(folder) = receipts {
-            match Receipt::load(folder, &self.name) {
-                Ok(receipt) => {
-                    let examination = examine(&self.subject(), &receipt, &how)?;
-                    if examination.is_trusted()
-                        && let Some(contents) = self.listed(&receipt)
-                        && self.same_files(model)?
-                    {
-                        let sha256 = model_sha256(model, &contents);
-                        let seconds = started.elapsed().as_secs_f64();
-                        return Ok(SourceProof {
-                            sha256,
-                            trust: SourceTrust::Receipt,
-                            reasons,
-                            seconds,
-                            receipt: None,
-                        });
-                    }
-                    reasons = reasons_text(&examination.all_reasons());
-                }
-                Err(b70_store::ReceiptReason::ReceiptMissing { .. }) => {}
-                Err(reason) => reasons.push(reason.to_string()),
+        let subject = self.subject();
+        let unasked = || ReceiptReason::ReceiptMissing { path: self.name.as_path().to_path_buf() };
+        let mut receipt = receipts.map_or_else(|| Err(unasked()), |folder| Receipt::load(folder, &self.name));
+        if let Ok(found) = &receipt {
+            let examination = examine(&subject, found, &how)?;
+            if !examination.is_unchanged() {
+                reasons = reasons_text(&examination.all_reasons());
+                receipt = Err(unasked());
             }
         }
-        let verdict = match pass {
-            None => issue(&self.subject(), &how),
+        let admission = match pass {
+            None => admit(&subject, receipt, &how)?,
             Some(pass) => {
                 let mut all = None;
-                let mut taken = 0;
-                issue_with(&self.subject(), &how, &mut |jobs| {
-                    let all: &mut Option<Vec<Digests>> = all.get_or_insert_with(pass);
-                    let from = taken;
-                    taken += jobs.len();
-                    let digest = |index| all.as_ref().and_then(|all| all.get(index)).copied();
-                    (from..taken).map(|index| digest(index).ok_or(b70_store::Error::Cancelled)).collect()
-                })
+                admit_with(&subject, receipt, &how, &mut |jobs, kind| {
+                    let again = all.as_ref().is_some_and(|(had, _)| *had != kind);
+                    let (_, all) = all.get_or_insert_with(|| (kind, pass(kind)));
+                    let digest = |job: &Job<'_>| {
+                        let Source::File(_, path) = job.source else { return Err(b70_store::Error::Cancelled) };
+                        if again {
+                            return Err(changed(
+                                path,
+                                "its bytes are not those of its receipt, though no time stamp moved",
+                            ));
+                        }
+                        let index = self.files.iter().position(|file| self.root.join(&file.name) == *path);
+                        let digests = index.and_then(|index| all.as_ref()?.get(index).copied());
+                        digests.ok_or(b70_store::Error::Cancelled)
+                    };
+                    jobs.iter().map(digest).collect()
+                })?
             }
         };
-        let (contents, receipt) = match verdict? {
-            ReceiptVerdict::Trusted(receipt) => (self.listed(&receipt).unwrap_or_default(), Some(receipt)),
-            ReceiptVerdict::VerifiedUntrusted { files, reasons: against } => {
-                reasons.extend(reasons_text(&against));
-                (files.into_iter().map(|(_, content)| content).collect(), None)
-            }
-        };
-        if contents.len() != self.files.len() || !self.same_files(model)? {
-            return read_open_files(model, progress, started, reasons);
+        if !admission.is_admitted() {
+            return Err(b70_store::Error::Mismatches(admission.changed).into());
         }
-        let sha256 = model_sha256(model, &contents);
-        let seconds = started.elapsed().as_secs_f64();
-        Ok(SourceProof { sha256, trust: SourceTrust::Sha256, reasons, seconds, receipt })
-    }
-
-    /// The contents a receipt lists, in the order of the model's files.
-    fn listed(&self, receipt: &Receipt) -> Option<Vec<Content>> {
-        self.files
-            .iter()
-            .map(|expected| receipt.files.iter().find(|file| file.name == expected.name).map(Content::from))
-            .collect()
+        let aside = |reason: &&ReceiptReason| {
+            !matches!(reason, ReceiptReason::ReceiptMissing { .. } | ReceiptReason::Unvouched { .. })
+        };
+        let against: Vec<ReceiptReason> = admission.reasons.iter().filter(aside).cloned().collect();
+        reasons.extend(reasons_text(&against));
+        if !self.same_files(model)? {
+            return Err(changed(model.path(), "another file took its name").into());
+        }
+        Ok(SourceProof {
+            sha256: model
+                .sha256_of_files(&admission.files.iter().map(|(_, content)| content.sha256).collect::<Vec<_>>()),
+            trust: admission.trust,
+            blake3: admission.files.iter().map(|(_, content)| content.blake3).collect(),
+            reasons,
+            seconds: started.elapsed().as_secs_f64(),
+            receipt: admission.refreshed,
+        })
     }
 
     /// Stores a receipt for the next run; a root that cannot be written to keeps none.
@@ -264,19 +253,35 @@ impl SourceSubject {
     }
 }
 
-/// Reads the very files that are open, for a model whose names lead elsewhere by now.
+/// Reads the very files that are open, for a model about whose files there can be no receipt.
 fn read_open_files(
     model: &Model,
+    pass: Option<Pass<'_>>,
     progress: &Progress<'_>,
-    started: Instant,
     reasons: Vec<String>,
 ) -> Result<SourceProof, PackError> {
-    let sha256 = model.sha256(progress)?;
-    let seconds = started.elapsed().as_secs_f64();
-    Ok(SourceProof { sha256, trust: SourceTrust::Sha256, reasons, seconds, receipt: None })
+    let started = Instant::now();
+    let files = match pass {
+        Some(pass) => pass(DigestKind::Both).ok_or(PackError::Cancelled)?,
+        None => {
+            let files = (0..model.paths().count()).map(|index| model.file(index));
+            let jobs: Vec<Job<'_>> =
+                files.map(|(file, path)| Job { source: Source::File(file, path), size: None }).collect();
+            hash_many(&jobs, DigestKind::Both, progress).into_iter().collect::<Result<_, _>>()?
+        }
+    };
+    let contents: Option<Vec<Content>> = files.iter().map(Digests::content).collect();
+    let contents = contents.ok_or(PackError::Cancelled)?;
+    Ok(SourceProof {
+        sha256: model.sha256_of_files(&contents.iter().map(|content| content.sha256).collect::<Vec<_>>()),
+        trust: Trust::Sha256,
+        blake3: contents.iter().map(|content| content.blake3).collect(),
+        reasons,
+        seconds: started.elapsed().as_secs_f64(),
+        receipt: None,
+    })
 }
 
-fn model_sha256(model: &Model, contents: &[Content]) -> Sha256Hex {
-    let digests: Vec<Sha256Hex> = contents.iter().map(|content| content.sha256).collect();
-    model.sha256_of_files(&digests)
+fn changed(path: &Path, what: &str) -> b70_store::Error {
+    b70_store::Error::ChangedWhileReading { path: path.to_path_buf(), what: what.to_owned() }
 }

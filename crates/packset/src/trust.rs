@@ -1,16 +1,14 @@
 //! Deep validation of a set or stage, remembered by a receipt: the next look reads inodes instead of payloads.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use b70_manifest::pack::PackSet;
 use b70_manifest::{Blake3Hex, Sha256Hex};
 use b70_store::{
-    Admission, Expected, Extras, HashOptions, HiddenDir, Receipt, ReceiptReason, RelPath, Root, Source, StageFile,
-    Standing, Subject, admit, examine_quiet, stage,
+    Admission, Content, Expected, Extras, HashOptions, HiddenDir, Receipt, ReceiptReason, RelPath, Root, Source,
+    StageFile, Standing, Subject, Trust, admit, examine, make_all_immutable, stage,
 };
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::error::PackError;
 use crate::index::payload_table_sha256;
@@ -20,29 +18,6 @@ use crate::set::{BESIDE_FILES, MANIFEST_FILE, RECEIPT_BESIDE, RECEIPT_FILE, pref
 const MAX_LAB_RECEIPT: u64 = 64 << 10;
 /// Name of a stage's own document.
 pub(crate) const STAGE_FILE: &str = "ram-stage.json";
-
-/// What the bytes of payloads are believed on, the least reading first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum PayloadTrust {
-    /// Quiet files on a local disk, unchanged since the deep validation that the set's receipt records; none was read.
-    QuietFile,
-    /// Read: they have the BLAKE3 that stands beside their SHA-256.
-    Blake3,
-    /// Read, or made and read back: they have their SHA-256.
-    Sha256,
-}
-
-impl PayloadTrust {
-    /// The word that documents use.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::QuietFile => "quiet-file",
-            Self::Blake3 => "blake3",
-            Self::Sha256 => "sha256",
-        }
-    }
-}
 
 /// The payloads and the index of a set as something to admit.
 pub(crate) struct SetSubject {
@@ -109,29 +84,53 @@ impl SetSubject {
         Ok(admit(&self.subject(root), Err(unasked), how)?)
     }
 
-    /// The names of the files beneath `root` that the stored receipt lets rest unread (spec: rung *quiet file*), and why
-    /// others, or all, must be read.
+    /// The files beneath `root` that the stored receipt lets rest unread, each with its rung, and why others, or all, must be
+    /// read.
     pub(crate) fn unread(
         &self,
         root: &Root,
         how: &HashOptions<'_>,
-    ) -> Result<(HashSet<RelPath>, Vec<ReceiptReason>), PackError> {
+    ) -> Result<(HashMap<RelPath, Trust>, Vec<ReceiptReason>), PackError> {
         let receipt = match Receipt::load(root, &receipt_name(root)) {
             Ok(receipt) => receipt,
-            Err(reason) => return Ok((HashSet::new(), vec![reason])),
+            Err(reason) => return Ok((HashMap::new(), vec![reason])),
         };
-        let examination = examine_quiet(&self.subject(root), &receipt, how)?;
+        let examination = examine(&self.subject(root), &receipt, how)?;
         let reasons = examination.all_reasons();
         if !examination.reasons.is_empty() {
-            return Ok((HashSet::new(), reasons));
+            return Ok((HashMap::new(), reasons));
         }
         let standing = self.files.iter().zip(&examination.files);
-        let unread = standing.filter(|(_, standing)| **standing == Standing::Trusted);
-        Ok((unread.map(|(file, _)| file.name.clone()).collect(), reasons))
+        let unread = standing.filter_map(|(file, standing)| match standing {
+            Standing::Trusted(rung) => Some((file.name.clone(), *rung)),
+            _ => None,
+        });
+        Ok((unread.collect(), reasons))
+    }
+
+    /// Makes the payloads beneath `root` immutable, unless they rest on that already, and proves them once more for the
+    /// receipt that says so.
+    pub(crate) fn make_immutable(&self, root: &Root, how: &HashOptions<'_>) -> Result<Admission, PackError> {
+        let admission = self.admit(root, how)?;
+        if !admission.is_admitted() || admission.trust == Trust::Immutable {
+            return Ok(admission);
+        }
+        make_all_immutable(root, &self.files)?;
+        let subject = self.subject(root);
+        let contents: Vec<Content> = admission.files.iter().map(|(_, content)| *content).collect();
+        let admission = admit(&subject, Ok(Receipt::stated(&subject, &contents)?), how)?;
+        store(&admission, root)?;
+        Ok(admission)
     }
 
     /// Copies the payloads beneath `from` into a folder that nobody sees yet, and stores the copy's receipt there.
-    pub(crate) fn stage(&self, from: &Root, to: &HiddenDir, how: &HashOptions<'_>) -> Result<Admission, PackError> {
+    pub(crate) fn stage(
+        &self,
+        from: &Root,
+        to: &HiddenDir,
+        immutable: bool,
+        how: &HashOptions<'_>,
+    ) -> Result<Admission, PackError> {
         let each = self.files.iter().zip(&self.blake3).map(|(expected, blake3)| StageFile {
             source: Source::Beneath(from, &expected.name),
             expected: expected.clone(),
@@ -139,7 +138,7 @@ impl SetSubject {
             identity: None,
         });
         let files: Vec<StageFile<'_>> = each.collect();
-        let admission = stage(to, &files, &self.format, |_| Ok(self.bindings.clone()), how)?;
+        let admission = stage(to, &files, &self.format, |_| Ok(self.bindings.clone()), immutable, how)?;
         store(&admission, to.root())?;
         Ok(admission)
     }

@@ -77,6 +77,7 @@ fn prepare_telling(
         model_hash,
         rehash: false,
         force: false,
+        immutable: false,
         jobs: 2,
         lock_timeout: Duration::from_secs(60),
         tool: Some(&tool()),

@@ -86,6 +86,20 @@ pub enum Error {
         /// The path that was not opened.
         path: PathBuf,
     },
+    /// A file cannot be made immutable, or one that is cannot be changed.
+    #[error(
+        "cannot {action} {}{}: {source}; that needs root (CAP_LINUX_IMMUTABLE){}",
+        path.display(), if *action == "make" { " immutable" } else { ", which is immutable" },
+        if *action == "make" { ", and a file system with that flag: ext4, xfs, btrfs, tmpfs of newer kernels" } else { "; run the same command as root" }
+    )]
+    Immutable {
+        /// `make` or `change`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The target has no room (blocks or inodes).
     #[error("no space for {} ({needed} bytes): {source}; free space or choose another root", path.display())]
     NoSpace {
@@ -285,6 +299,7 @@ impl Error {
             | Self::Escapes { path }
             | Self::Kind { path, .. }
             | Self::NoOpenat2 { path }
+            | Self::Immutable { path, .. }
             | Self::NoSpace { path, .. }
             | Self::Headroom { path, .. }
             | Self::Size { path, .. }
@@ -308,7 +323,7 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         match error {
-            Error::Io { source, .. } | Error::NoSpace { source, .. } => source,
+            Error::Io { source, .. } | Error::NoSpace { source, .. } | Error::Immutable { source, .. } => source,
             Error::Missing { .. } => rustix::io::Errno::NOENT.into(),
             other => Self::other(other),
         }
@@ -325,6 +340,7 @@ impl Error {
             Self::Escapes { .. } => "unsafe-path",
             Self::Kind { .. } => "file-kind",
             Self::NoOpenat2 { .. } => "no-openat2",
+            Self::Immutable { .. } => "immutable",
             Self::NoSpace { .. } => "no-space",
             Self::Headroom { .. } => "headroom",
             Self::Size { .. } => "size",

@@ -66,6 +66,7 @@ mod fault;
 mod guarded;
 mod headroom;
 mod identity;
+mod immutable;
 mod lock;
 mod many;
 mod path;
@@ -90,6 +91,7 @@ pub use headroom::{Headroom, Limit, headroom, meminfo_bytes, memory_limits};
 pub use identity::{
     Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope, file_system_of, identity_at, identity_of,
 };
+pub use immutable::{is_immutable, make_immutable, probe_immutable};
 pub use lock::{LockFile, LockGuard, OnDrop, lock};
 pub use many::{hash_many, hash_many_with};
 pub use path::{DirEntry, EntryKind, NameFault, RelPath, Root, open_source, read_bounded};
@@ -100,9 +102,9 @@ pub use publish::{
 };
 pub use receipt::{
     Admission, DirectoryHint, Examination, Expected, Extras, HashOptions, LeaseEvidence, Quiet, Receipt, ReceiptFile,
-    ReceiptReason, ReceiptVerdict, Standing, Subject, Trust, admit, examine, examine_quiet, issue, issue_with,
+    ReceiptReason, ReceiptVerdict, Standing, Subject, Trust, admit, admit_with, examine, issue,
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
-pub use stage::{StageFile, stage};
+pub use stage::{StageFile, make_all_immutable, stage};
 pub use streams::{Sha256Streams, StreamKernel};
 pub use text::{json_bytes, random_token};

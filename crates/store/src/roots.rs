@@ -100,7 +100,7 @@ pub fn open_or_create(path: &Path, mode: u32) -> Result<Root> {
 }
 
 /// Opens the RAM root, creating it 0700. In `/dev/shm` anybody can create the name first, so what is opened must be a
-/// directory (not a link) that belongs to `uid` and that no one else can write to, or it is refused.
+/// directory (not a link) that belongs to `uid` or root and that no one else can write to, or it is refused.
 pub fn open_ram_root(path: &Path, uid: u32) -> Result<Root> {
     match rustix::fs::mkdir(path, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -116,10 +116,10 @@ pub fn open_ram_root(path: &Path, uid: u32) -> Result<Root> {
         }
         e => e,
     })?;
-    match Owners::only(uid).exposure(&root.identity()?) {
+    match Owners::only(uid).or_root(true).exposure(&root.identity()?) {
         None => Ok(root),
         Some(Exposure::Owner(found)) => {
-            Err(unsafe_root(format!("it belongs to user {found}, expected {uid}; choose another root")))
+            Err(unsafe_root(format!("it belongs to user {found}, expected {uid} or root; choose another root")))
         }
         Some(Exposure::Writers(mode)) => Err(unsafe_root(format!(
             "others can write to it (mode {mode:04o}); run chmod go-w on it after looking at what is in it"

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::digest::{Blake3, Content, Job, Source, on_threads};
 use crate::error::{Error, Result};
 use crate::identity::{FileIdentity, Scope, identity_of};
+use crate::immutable::make_immutable;
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 use crate::publish::{HiddenDir, TempFile};
@@ -32,17 +33,20 @@ pub struct StageFile<'a> {
 /// reading of the copy proves it, between two lease probes; BLAKE3 over all cores is enough for that. `bindings` is given
 /// what was copied, in the order of `files`, and says what the receipt of that `format` is bound to; its error is the outcome.
 ///
+/// With `immutable` the copies are made so between the two, and the receipt lets them rest unread from then on ([`Trust`]).
+///
 /// The [`Admission`] lists the copied files; its trust is [`Trust::Sha256`] when SHA-256 was computed of one of them. It
 /// carries the receipt for the caller to store, or the reasons why none can stand. After an error drop the folder.
 ///
 /// Errors: [`Error::Sha256`] and [`Error::Damaged`] for a source that is not what was expected,
 /// [`Error::ChangedWhileReading`] (a short read among them), [`Error::Mismatches`] for a copy that reads back
-/// differently, [`Error::NoSpace`], [`Error::Cancelled`].
+/// differently, [`Error::Immutable`], [`Error::NoSpace`], [`Error::Cancelled`].
 pub fn stage(
     folder: &HiddenDir,
     files: &[StageFile<'_>],
     format: &str,
     bindings: impl FnOnce(&[Content]) -> Result<BTreeMap<String, String>>,
+    immutable: bool,
     how: &HashOptions<'_>,
 ) -> Result<Admission> {
     let root = folder.root();
@@ -58,6 +62,9 @@ pub fn stage(
         Expected { name, size: content.size, sha256: Some(content.sha256) }
     });
     let expected: Vec<Expected> = expected.collect();
+    if immutable {
+        make_all_immutable(root, &expected)?;
+    }
     let subject = Subject { root, files: &expected, format, bindings: &bindings, extras: Extras::Ignore };
     let silent = HashOptions { progress: how.progress.silent(), ..*how };
     let mut admission = admit(&subject, Ok(Receipt::stated(&subject, &contents)?), &silent)?;
@@ -71,6 +78,13 @@ pub fn stage(
         admission.reasons.clear();
     }
     Ok(admission)
+}
+
+/// Makes files immutable; those that are so already stay as they are.
+///
+/// Errors: [`Error::Immutable`] for the first that cannot be.
+pub fn make_all_immutable(root: &Root, files: &[Expected]) -> Result<()> {
+    files.iter().try_for_each(|file| make_immutable(root.open_file(&file.name)?, &root.join(&file.name)))
 }
 
 fn copy(root: &Root, file: &StageFile<'_>, progress: &Progress<'_>) -> Result<Content> {

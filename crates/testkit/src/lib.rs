@@ -2,6 +2,7 @@
 //! Everything here panics where a step fails: a failed step is a failed test.
 
 mod process;
+pub mod writers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

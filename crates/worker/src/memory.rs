@@ -143,6 +143,7 @@ mod tests {
             sha256: None,
             copy: ModelCopy::Source,
             reason: "test".into(),
+            trust: None,
             extra: serde_json::Map::new(),
         };
         ResolvedCommand::bare("w", target_model)

@@ -10,7 +10,7 @@ use b70_manifest::{
 };
 use b70_packset::{Depth, Layout, StageOptions, VerifyStatus, stage_validate};
 use b70_procguard::{pin_to_card, redact_arguments, redact_variable};
-use b70_store::{HashOptions, Progress};
+use b70_store::HashOptions;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Map;
@@ -342,6 +342,7 @@ fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>) -> ModelChoice {
         sha256,
         copy,
         reason,
+        trust: None,
         extra: Map::new(),
     };
     let common = &lane.document.common;
@@ -363,7 +364,10 @@ fn model(lane: &Lane, path: &str, sha256: Option<Sha256Hex>) -> ModelChoice {
         );
     };
     match cache.look(&key, &HashOptions::default()) {
-        CacheLookup::Admitted(copy) => choice(&copy, ModelCopy::Ram, "the RAM copy is admitted by its receipt".into()),
+        CacheLookup::Admitted(copy, trust) => ModelChoice {
+            trust: Some(trust),
+            ..choice(&copy, ModelCopy::Ram, format!("the RAM copy is admitted; trust: {trust}"))
+        },
         CacheLookup::Fallback(reason) => choice(&source, ModelCopy::Source, format!("no RAM copy: {reason}")),
     }
 }
@@ -377,6 +381,7 @@ fn pack_stage(lane: &Lane, profile: &Profile, options: &ResolveOptions<'_>) -> O
         bound: false,
         path: None,
         reason: String::new(),
+        trust: None,
         extra: Map::new(),
     };
     let Some(layout) = options.layout else {
@@ -384,22 +389,19 @@ fn pack_stage(lane: &Lane, profile: &Profile, options: &ResolveOptions<'_>) -> O
         return Some(choice);
     };
     let root = lane.path(&binding.ram_root);
-    let how = StageOptions {
-        ram_root: &root,
-        uid: options.uid,
-        min_free: 0,
-        lock_timeout: std::time::Duration::ZERO,
-        progress: Progress::NONE,
-    };
+    let lock_timeout = std::time::Duration::ZERO;
+    let how = StageOptions { uid: options.uid, min_free: 0, lock_timeout, ..StageOptions::new(&root) };
     match stage_validate(binding.set_key, None, layout, Depth::Shallow, &how) {
         Ok(report) if report.status == VerifyStatus::Ready => {
             choice.bound = true;
             choice.path = Some(report.stage.display().to_string());
-            let trust = report.trust.and_then(|t| serde_json::to_value(t).ok());
-            let trust = trust.as_ref().and_then(|t| t.as_str()).unwrap_or("validation").to_owned();
-            choice.reason = format!("admitted by {trust}");
+            choice.trust = report.trust;
+            choice.reason = "the stage is admitted".to_owned();
             if !report.reasons.is_empty() {
                 choice.reason.push_str(&format!(" ({})", report.reasons.join("; ")));
+            }
+            if let Some(trust) = report.trust {
+                choice.reason.push_str(&format!("; trust: {trust}"));
             }
         }
         Ok(report) => choice.reason = format!("left out: the stage is not admitted: {}", report.failures.join(", ")),

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use b70_cli::{CliError, Output, Style, Ui, bytes_text, interrupt_flag, seconds_text, shown};
 use b70_manifest::Sha256Hex;
-use b70_packset::{ModelHash, PayloadTrust, PrepareOptions, PreparedSet, SourceTrust};
-use b70_store::Progress;
+use b70_packset::{ModelHash, PrepareOptions, PreparedSet};
+use b70_store::{Progress, Trust};
 
 use crate::pack::{ModelArgs, PlanArgs, context};
 
@@ -18,6 +18,7 @@ pub(crate) struct PrepareArgs<'a> {
     pub(crate) skip_source_hash: bool,
     pub(crate) rehash: bool,
     pub(crate) force: bool,
+    pub(crate) immutable: bool,
     pub(crate) jobs: usize,
     pub(crate) wait: u64,
 }
@@ -45,6 +46,7 @@ pub(crate) fn prepare(ui: &Ui, args: &PrepareArgs<'_>) -> Result<Output, CliErro
             model_hash: &model_hash,
             rehash: args.rehash,
             force: args.force,
+            immutable: args.immutable,
             jobs: args.jobs,
             lock_timeout: Duration::from_secs(args.wait),
             tool: Some(&b70_packset::tool_record("b70-pack", env!("CARGO_PKG_VERSION"))),
@@ -82,16 +84,18 @@ fn text(ui: &Ui, prepared: &PreparedSet) -> String {
         text.push_str(&format!("  repaired: {}\n", names.join(", ")));
     }
     let how = match prepared.source_trust {
-        SourceTrust::Receipt => "not read again: unchanged since the full read its receipt records",
-        SourceTrust::Sha256 => "computed from the file",
-        SourceTrust::Recorded => "NOT checked: trusted as recorded",
+        Some(Trust::Sha256) => "computed from the file",
+        Some(Trust::Blake3) => "the file has the BLAKE3 of the full read its receipt records",
+        Some(_) => "not read again: unchanged since the full read its receipt records",
+        None => "NOT checked: trusted as recorded",
     };
+    let source_trust = prepared.source_trust.map_or_else(String::new, |trust| format!("; trust: {trust}"));
     let vouched = match prepared.vouched_by.as_str() {
         "nothing" => "nothing vouches for it".to_owned(),
         by => format!("vouched for by {by}"),
     };
     text.push_str(&format!(
-        "  model SHA-256 {}: {how}; {vouched}\n  {}\n",
+        "  model SHA-256 {}: {how}; {vouched}{source_trust}\n  {}\n",
         prepared.source_sha256,
         prepared.manifest.display()
     ));
@@ -99,9 +103,9 @@ fn text(ui: &Ui, prepared: &PreparedSet) -> String {
         text.push_str(&format!("  ready payloads were read again: {}\n", shown(reason)));
     }
     let rests_on = match prepared.trust {
-        PayloadTrust::QuietFile => "no payload was read: unchanged since the deep validation its receipt records",
-        PayloadTrust::Blake3 | PayloadTrust::Sha256 => "every payload was read, or made in this run",
+        Trust::Blake3 | Trust::Sha256 => "every payload was read, or made in this run",
+        _ => "no payload was read: unchanged since the deep validation its receipt records",
     };
-    text.push_str(&format!("  trust: {} ({rests_on})", prepared.trust.word()));
+    text.push_str(&format!("  trust: {} ({rests_on})", prepared.trust));
     text
 }

@@ -3,7 +3,8 @@ use std::time::Duration;
 
 use b70_cli::{CliError, Context, Output, Style, Ui, bytes_text, exit, seconds_text, shown, uid};
 use b70_manifest::Sha256Hex;
-use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus};
+use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, VerifyStatus};
+use b70_store::Trust;
 use b70_xe2pack::{QWEN27_PLAN, Xe2DpasV2};
 
 use crate::pack::context;
@@ -14,6 +15,7 @@ pub(crate) struct StageArgs<'a> {
     pub(crate) ram_root: &'a Path,
     pub(crate) key: Option<Sha256Hex>,
     pub(crate) min_free: u64,
+    pub(crate) immutable: bool,
     pub(crate) wait: u64,
     pub(crate) print_env: bool,
     pub(crate) variable: Option<&'a str>,
@@ -83,6 +85,7 @@ fn with_options(
         ram_root: args.ram_root,
         uid: uid(),
         min_free: args.min_free,
+        immutable: args.immutable,
         lock_timeout: Duration::from_secs(args.wait),
         progress: work.progress(&count),
     });
@@ -107,9 +110,9 @@ fn text(ui: &Ui, report: &StageReport) -> String {
         StageOutcome::Validated => "validated",
     };
     let trust = match report.trust {
-        Some(StageTrust::Receipt) => "trusted by receipt, no payload read",
-        Some(StageTrust::Blake3) => "payloads proved by BLAKE3",
-        Some(StageTrust::Sha256) => "payloads proved by SHA-256",
+        Some(Trust::Blake3) => "payloads proved by BLAKE3",
+        Some(Trust::Sha256) => "payloads proved by SHA-256",
+        Some(_) => "no payload read, its receipt holds",
         None => "not admitted",
     };
     let mut text = format!(
@@ -128,6 +131,9 @@ fn text(ui: &Ui, report: &StageReport) -> String {
     }
     for extra in &report.extra {
         text.push_str(&format!("  {} {} is named by no document\n", ui.paint(Style::Warn, "extra:"), extra.display()));
+    }
+    if let Some(trust) = report.trust {
+        text.push_str(&format!("  trust: {trust}\n"));
     }
     text
 }

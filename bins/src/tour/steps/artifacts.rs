@@ -37,6 +37,7 @@ fn cache(places: &Places) -> Result<(String, Sha256), String> {
         source: &source,
         sha256: None,
         force: false,
+        immutable: false,
         reserve: Reserve::Bytes(64 << 20),
         wait: WAIT,
         tool: "b70-tour",

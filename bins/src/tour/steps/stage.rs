@@ -3,23 +3,16 @@
 use std::time::Duration;
 
 use b70_cli::{CliError, bytes_text, uid};
-use b70_packset::{
-    Depth, SetDir, StageOptions, StageOutcome, StageReport, StageTrust, VerifyStatus, stage_ram, stage_validate,
-};
-use b70_store::Progress;
+use b70_packset::{Depth, SetDir, StageOptions, StageOutcome, StageReport, VerifyStatus, stage_ram, stage_validate};
+use b70_store::Trust;
 use b70_xe2pack::Xe2DpasV2;
 
 use super::{Places, Proof, Tour, expect, flip_bit, told};
 
 /// Returns whether every step proved what it should.
 pub(crate) fn run(places: &Places, set: &SetDir, tour: &mut Tour<'_>) -> Result<bool, CliError> {
-    let options = StageOptions {
-        ram_root: &places.ram,
-        uid: uid(),
-        min_free: 64 << 20,
-        lock_timeout: Duration::from_secs(60),
-        progress: Progress::NONE,
-    };
+    let lock_timeout = Duration::from_secs(60);
+    let options = StageOptions { uid: uid(), min_free: 64 << 20, lock_timeout, ..StageOptions::new(&places.ram) };
     let (document, _) = set.read_manifest()?;
     let key = document.key;
     let command = format!("b70-pack stage-ram --set-key {key}");
@@ -36,7 +29,7 @@ pub(crate) fn run(places: &Places, set: &SetDir, tour: &mut Tour<'_>) -> Result<
         flip_bit(&folder.join(&victim.payload.path))?;
         let layout = Xe2DpasV2::new();
         let damaged = stage_validate(key, Some(set), &layout, Depth::Shallow, &options).map_err(told)?;
-        if damaged.status == VerifyStatus::Ready || damaged.trust == Some(StageTrust::Receipt) {
+        if damaged.status == VerifyStatus::Ready {
             return Err("a stage with one flipped bit was still trusted".to_owned());
         }
         let repaired = stage_ram(set, &layout, &options).map_err(told)?;
@@ -53,18 +46,15 @@ pub(crate) fn run(places: &Places, set: &SetDir, tour: &mut Tour<'_>) -> Result<
 fn judge(first: &StageReport, second: &StageReport) -> Proof {
     let staged = format!("{} in RAM", bytes_text(first.payload_size_bytes));
     let whole = first.status == VerifyStatus::Ready && second.status == VerifyStatus::Ready;
-    match second.trust {
-        Some(StageTrust::Receipt) => expect(
-            whole && second.checked_bytes == 0,
-            format!("{staged}; the second call trusted its receipt and read no payload byte"),
-        ),
-        // A folder that is not a tmpfs, or one of a kind that no receipt can vouch for.
-        _ => expect(
-            whole,
-            format!(
-                "{staged}; the second call read all of it again: {}",
-                second.reasons.first().map_or("no receipt here", String::as_str)
-            ),
-        ),
-    }
+    let read = bytes_text(second.checked_bytes);
+    expect(
+        whole,
+        match second.trust {
+            Some(trust @ (Trust::Blake3 | Trust::Sha256)) => {
+                format!("{staged}; the second call read {read} again; trust: {trust}")
+            }
+            Some(trust) => format!("{staged}; the second call read no payload byte; trust: {trust}"),
+            None => format!("{staged}; the second call admitted nothing"),
+        },
+    )
 }

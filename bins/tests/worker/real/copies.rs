@@ -77,6 +77,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
         source: &source,
         sha256: Some(sha256),
         force: false,
+        immutable: false,
         reserve: Reserve::Bytes(0),
         wait: Duration::from_secs(5),
         tool: "test",
@@ -125,6 +126,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
         model_hash: &ModelHash::Unknown,
         rehash: false,
         force: false,
+        immutable: false,
         jobs: 0,
         lock_timeout: Duration::from_secs(5),
         tool: Some(&tool_record("test", "0")),
@@ -152,6 +154,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
         ram_root: ram.path(),
         uid: Host::real().uid(),
         min_free: 0,
+        immutable: false,
         lock_timeout: Duration::from_secs(5),
         progress: Progress::NONE,
     };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use b70_procguard::{FileUser, FilesInUse, Host, directory_in_use};
-use b70_store::{Error, Progress, Sha256, fault_step};
+use b70_store::{Error, Expected, Progress, Sha256, fault_step, is_immutable, probe_immutable};
 use serde::Serialize;
 
 use super::folder::{ModelCache, constant};
@@ -72,7 +72,7 @@ impl ModelCache {
         let in_use = directory_in_use(host, &path).map_err(|e| Error::io("find the users of", &path, e))?;
         let FilesInUse { users, unreadable } = in_use;
         let users: Vec<FileUser> = users.into_iter().filter(|u| u.pid != std::process::id()).collect();
-        let reasons: Vec<String> = users
+        let mut reasons: Vec<String> = users
             .iter()
             .map(|u| {
                 let how: Vec<_> = u.uses.iter().map(|how| format!("{how:?}").to_lowercase()).collect();
@@ -84,7 +84,18 @@ impl ModelCache {
             let size = b70_store::RelPath::new(&name).ok().and_then(|n| folder.stat(&n).ok()).map_or(0, |s| s.size);
             size_bytes = size_bytes.saturating_add(size);
         }
-        let role = self.open_entry(key)?.ok().map(|opened| opened.entry.role);
+        // Looked at before anything is removed: an entry that only loses its documents would be a damaged one.
+        let immutable = |file: &Expected| {
+            let open = folder.open_file(&file.name);
+            open.is_ok_and(|file| is_immutable(file, &path).is_ok_and(|immutable| immutable))
+        };
+        let opened = self.open_entry(key)?.ok();
+        if opened.as_ref().is_some_and(|opened| opened.files.iter().any(immutable))
+            && let Err(refused) = probe_immutable(&self.root)
+        {
+            reasons.push(format!("its copy is immutable, and this process may not change that ({refused})"));
+        }
+        let role = opened.map(|opened| opened.entry.role);
         Ok(DropAction { key: *key, role, path, size_bytes, allowed: reasons.is_empty(), reasons, users, unreadable })
     }
 

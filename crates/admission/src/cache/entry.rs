@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use b70_store::{
     Error, Expected, Extras, FileIdentity, HashOptions, Mismatch, Receipt, ReceiptReason, ReceiptVerdict, RelPath,
-    Result, Root, Scope, Sha256, Subject, Trust, examine, identity_at, issue, json_bytes, replace_bytes,
+    Result, Root, Scope, Sha256, Subject, Trust, admit, identity_at, issue, json_bytes, replace_bytes,
 };
 use serde::Serialize;
 
@@ -64,8 +64,8 @@ pub(super) struct Opened {
 /// A look for a model in the cache, as a worker makes it: the admitted path, or why the source is to be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheLookup {
-    /// Use this file.
-    Admitted(PathBuf),
+    /// Use this file; its admission rests on that.
+    Admitted(PathBuf, Trust),
     /// Use the source, for this reason.
     Fallback(String),
 }
@@ -200,8 +200,9 @@ impl ModelCache {
         Ok(if found.is_empty() { by_name } else { found })
     }
 
-    /// Looks at the entry without reading a byte of the model: the document, the record of its last check, and the
-    /// receipt. An entry of upstream's tools has no receipt and is admitted after one [`verify`](ModelCache::verify).
+    /// Looks at the entry: the document, the record of its last check, and the receipt. Of the model no byte is read where the
+    /// kernel keeps it still ([`Trust`]); what is on no rung, as any copy in memory that is not immutable, is read again
+    /// with BLAKE3 over all cores. An entry of upstream's tools has no receipt and is admitted after one [`verify`](ModelCache::verify).
     ///
     /// An entry that is missing or not sound is not an error but a status that is not valid.
     pub fn status(&self, key: &Sha256, how: &HashOptions<'_>) -> Result<CacheStatus, AdmissionError> {
@@ -221,22 +222,25 @@ impl ModelCache {
         }
         let bindings = bindings(key);
         let subject = subject(&opened, &bindings);
-        match Receipt::load(&opened.folder, &constant(RECEIPT_NAME)) {
-            Err(reason) => status.receipt_reasons.push(reason),
-            Ok(receipt) => {
-                let examination = examine(&subject, &receipt, how)?;
-                status.extra.clone_from(&examination.extra);
-                if let Some(changed) = examination.changed().first() {
-                    return Ok(status.invalid(changed.to_string(), start));
-                }
-                if examination.is_trusted() {
-                    return Ok(status.valid(Trust::Receipt, "its receipt holds".to_owned(), start));
-                }
-                status.receipt_reasons = examination.all_reasons();
+        let receipt = match Receipt::load(&opened.folder, &constant(RECEIPT_NAME)) {
+            Ok(receipt) => receipt,
+            Err(reason) => {
+                let why = format!("{reason}; run verify");
+                status.receipt_reasons.push(reason);
+                return Ok(status.invalid(why, start));
             }
+        };
+        let admission = admit(&subject, Ok(receipt), how)?;
+        status.extra = admission.extra;
+        status.receipt_reasons = admission.reasons;
+        if !admission.changed.is_empty() {
+            return Ok(status.invalid(faults(&admission.changed), start));
         }
-        let why = status.receipt_reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        Ok(status.invalid(format!("{why}; run verify"), start))
+        let reason = match admission.trust {
+            Trust::Blake3 | Trust::Sha256 => "every byte that is not kept still was read, and is as recorded",
+            _ => "its receipt holds, and it was not read",
+        };
+        Ok(status.valid(admission.trust, reason.to_owned(), start))
     }
 
     /// Rehashes the copy with SHA-256 and renews the record of its last check and the receipt. A copy that is not what
@@ -278,10 +282,10 @@ impl ModelCache {
         Ok(status.valid(Trust::Sha256, reason, start))
     }
 
-    /// The admitted path of a model, or the reason to use its source. Reads no byte of the model.
+    /// The admitted path of a model, or the reason to use its source: [`status`](ModelCache::status) in one word.
     pub fn look(&self, key: &Sha256, how: &HashOptions<'_>) -> CacheLookup {
         match self.status(key, how) {
-            Ok(CacheStatus { path: Some(path), .. }) => CacheLookup::Admitted(path),
+            Ok(CacheStatus { path: Some(path), trust: Some(trust), .. }) => CacheLookup::Admitted(path, trust),
             Ok(status) => CacheLookup::Fallback(status.reason),
             Err(e) => CacheLookup::Fallback(e.to_string()),
         }
@@ -313,7 +317,7 @@ fn first_identity(opened: &Opened) -> Result<FileIdentity> {
 }
 
 /// The record in the document is weaker than the receipt, but what it contradicts is not admitted either way.
-fn recorded_stat_differs(opened: &Opened) -> Result<Option<String>, AdmissionError> {
+pub(super) fn recorded_stat_differs(opened: &Opened) -> Result<Option<String>, AdmissionError> {
     let stat = match first_identity(opened) {
         Ok(stat) => stat,
         Err(e @ Error::NoOpenat2 { .. }) => return Err(e.into()),

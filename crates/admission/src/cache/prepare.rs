@@ -3,14 +3,15 @@
 use std::time::Instant;
 
 use b70_store::{
-    Content, DirOutcome, Error, Expected, FileIdentity, HashOptions, HiddenDir, Receipt, ReceiptReason, ReceiptVerdict,
-    Result, Scope, Sha256, Source, StageFile, Trust, admit, fault_step, headroom, stage, sweep_orphans,
+    Content, DigestKind, DirOutcome, Error, Expected, FileIdentity, HashOptions, HiddenDir, Job, Receipt,
+    ReceiptReason, ReceiptVerdict, Result, Scope, Sha256, Source, StageFile, Trust, admit, fault_step, hash_many,
+    headroom, make_all_immutable, probe_immutable, stage, sweep_orphans,
 };
 use serde::Serialize;
 
 use super::entry::{
-    IDENTITY, Opened, RECEIPT_FORMAT, SHA256_STATUS, UNVOUCHED, bindings, faults, recorded_identities, renew_admission,
-    store_receipt, subject, write_entry,
+    IDENTITY, Opened, RECEIPT_FORMAT, SHA256_STATUS, UNVOUCHED, bindings, faults, recorded_identities,
+    recorded_stat_differs, renew_admission, store_receipt, subject, write_entry,
 };
 use super::folder::{ModelCache, RECEIPT_NAME, constant};
 use super::request::PrepareRequest;
@@ -83,10 +84,13 @@ impl ModelCache {
             |key| key.to_string(),
         );
         let _lock = self.lock(&lock_name, "b70-cache prepare", request.wait, &how.progress)?;
+        if request.immutable {
+            probe_immutable(&self.root)?;
+        }
         sweep_orphans(&self.root)?;
         let key = match request.sha256 {
             Some(key) => Some(key),
-            None => self.unvouched_key(request.source)?,
+            None => self.unvouched_key(request.source, how)?,
         };
         let mut damage = None;
         if let Some(key) = key {
@@ -94,6 +98,16 @@ impl ModelCache {
                 Existing::None => {}
                 Existing::Damaged(why) => damage = Some(why),
                 Existing::Good(..) if request.force => {}
+                Existing::Good(opened, trust, _) if request.immutable && trust != Trust::Immutable => {
+                    make_all_immutable(&opened.folder, &opened.files)?;
+                    // The receipt that says so, and the record of the times that this moved.
+                    let Existing::Good(opened, trust, reasons) = self.existing(&key, how)? else {
+                        let reason = "it changed while it was made immutable; run again".to_owned();
+                        return Err(AdmissionError::NotAdmitted { path: self.entry_path(&key), reason });
+                    };
+                    self.also_from(request.source, &key)?;
+                    return reuse(request, *opened, trust, reasons, start);
+                }
                 Existing::Good(opened, trust, reasons) => {
                     self.also_from(request.source, &key)?;
                     return reuse(request, *opened, trust, reasons, start);
@@ -130,10 +144,6 @@ impl ModelCache {
             Err(AdmissionError::NotFound { .. }) => return Ok(Existing::None),
             Err(e) => return Err(e),
         };
-        let status = self.status(key, how)?;
-        if status.valid {
-            return Ok(Existing::Good(Box::new(opened), Trust::Receipt, Vec::new()));
-        }
         let bindings = bindings(key);
         let silent = HashOptions { progress: how.progress.silent(), ..*how };
         let receipt = Receipt::load(&opened.folder, &constant(RECEIPT_NAME));
@@ -142,15 +152,18 @@ impl ModelCache {
             return Ok(Existing::Damaged(faults(&admission.changed)));
         }
         let reasons = if admission.refreshed.is_some() { Vec::new() } else { admission.reasons };
-        renew_admission(&mut opened)?;
+        if admission.refreshed.is_some() || recorded_stat_differs(&opened)?.is_some() {
+            renew_admission(&mut opened)?;
+        }
         if let Some(receipt) = admission.refreshed {
             store_receipt(&opened.folder, ReceiptVerdict::Trusted(receipt))?;
         }
         Ok(Existing::Good(Box::new(opened), admission.trust, reasons))
     }
 
-    /// The key that an earlier prepare found for these very files, when their identity is still the same.
-    fn unvouched_key(&self, source: &ModelSource) -> Result<Option<Sha256>, AdmissionError> {
+    /// The key that an earlier prepare found for these very files, when their identity is still the same, and their bytes:
+    /// those are read, since nobody vouches for the key and an identity alone does not keep them.
+    fn unvouched_key(&self, source: &ModelSource, how: &HashOptions<'_>) -> Result<Option<Sha256>, AdmissionError> {
         for key in self.keys()? {
             let Ok(Ok(opened)) = self.open_entry(&key) else { continue };
             let recorded = recorded_identities(&opened.entry);
@@ -158,7 +171,17 @@ impl ModelCache {
             let names = opened.files.iter().map(|file| &file.name).eq(source.files.iter().map(|file| &file.name));
             let known =
                 |identity: &FileIdentity| recorded.iter().any(|was| was.differences(identity, Scope::Disk).is_empty());
-            if (names || source.files.len() == 1) && source.files.iter().all(|file| known(&file.identity)) {
+            if !(names || source.files.len() == 1) || !source.files.iter().all(|file| known(&file.identity)) {
+                continue;
+            }
+            let Ok(receipt) = Receipt::load(&opened.folder, &constant(RECEIPT_NAME)) else { continue };
+            let stated = opened.files.iter().map(|file| receipt.files.iter().find(|listed| listed.name == file.name));
+            let stated: Vec<_> = stated.map(|listed| listed.map(|listed| listed.blake3)).collect();
+            let files = source.files.iter();
+            let jobs: Vec<Job<'_>> = files.map(|file| Source::File(&file.file, &file.path).into()).collect();
+            let found = hash_many(&jobs, DigestKind::Blake3, &how.progress.silent()).into_iter();
+            let found = found.map(|digests| Ok(digests?.blake3)).collect::<Result<Vec<_>>>()?;
+            if found == stated && !found.contains(&None) {
                 return Ok(Some(key));
             }
         }
@@ -204,7 +227,7 @@ impl ModelCache {
                 None => Ok(bindings(&key)),
             }
         };
-        let copy = stage(&staged, &files, RECEIPT_FORMAT, bindings, how)?;
+        let copy = stage(&staged, &files, RECEIPT_FORMAT, bindings, request.immutable, how)?;
         let entry = self.entry(request, &key, &copy.files, copy_seconds, staged.root())?;
         if let Some(receipt) = copy.refreshed {
             store_receipt(staged.root(), ReceiptVerdict::Trusted(receipt))?;

@@ -43,6 +43,9 @@ pub struct PrepareRequest<'a> {
     pub sha256: Option<Sha256>,
     /// Copy even if there is a valid entry.
     pub force: bool,
+    /// Whether the copy becomes immutable (chattr(1), `+i`), so that it may rest unread. It needs root, and a file system that knows
+    /// the flag.
+    pub immutable: bool,
     /// Space that must stay free.
     pub reserve: Reserve,
     /// How long to wait for another prepare of the same model.

@@ -9,5 +9,5 @@ mod registry;
 pub use cache::{CacheAdmission, CacheCopy, CacheEntry, CacheRuntime};
 pub use fingerprint::{Compiler, Fingerprint, HostFacts, Known, RuntimeSource};
 pub use identity::{Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope};
-pub use receipt::{DeepValidationV1, DirectoryHint, FileName, LeaseEvidence, Receipt, ReceiptFile};
+pub use receipt::{DeepValidationV1, DirectoryHint, FileName, LeaseEvidence, Receipt, ReceiptFile, Trust};
 pub use registry::{ArtifactFile, RegisteredArtifact, RegistryRecord};

@@ -87,7 +87,7 @@ pub struct Receipt<Name = FileName> {
 }
 
 /// One file of a receipt.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ReceiptFile")]
 pub struct ReceiptFile<Name = FileName> {
@@ -136,9 +136,29 @@ pub struct DirectoryHint {
 words! {
     /// On what evidence a receipt says that nobody could write.
     LeaseEvidence {
-        /// Two lease probes found no writable handle and no writable mapping.
+        /// The file was immutable before it was hashed, and a lease probe after that found no writable handle and no writable
+        /// mapping from before.
+        Immutable = "immutable",
+        /// Two lease probes, before and after the hashing, found no writable handle and no writable mapping.
         Lease = "lease",
-        /// The kernel gave no answer (not the owner, or no leases); disks only.
+        /// The kernel gave no answer (not the owner, or no leases). Kit 0.1 wrote such receipts; they stand for nothing.
         None = "none",
+    }
+}
+
+words! {
+    /// What a verdict on bytes rests on, the weakest first: where files differ, the verdict names the weakest.
+    Trust {
+        /// Not read: an ordinary file on a local disk, its owner's alone to write, is as it was when it was hashed. Worth what
+        /// the owner is worth.
+        QuietFile = "quiet-file",
+        /// Not read: the kernel refuses every change since before the bytes were hashed (`chattr +i`).
+        Immutable = "immutable",
+        /// The kernel refuses every change of this file in memory for ever (`F_SEAL_WRITE`), and it was hashed after that.
+        Sealed = "sealed",
+        /// Read: the bytes have the BLAKE3 that stands beside their SHA-256.
+        Blake3 = "blake3",
+        /// Read: the bytes have their SHA-256.
+        Sha256 = "sha256",
     }
 }

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex};
-use b70_store::{open_or_create, sweep_orphans};
+use b70_store::{HashOptions, Trust, open_or_create, probe_immutable, sweep_orphans};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +24,8 @@ use crate::layout::Layout;
 use crate::model::Model;
 use crate::plan::TensorPlan;
 use crate::set::{MANIFEST_FILE, rel};
-use crate::source::{ModelHash, Prover, RECEIPTS_DIR, SourceTrust};
-use crate::trust::PayloadTrust;
+use crate::source::{ModelHash, Prover, RECEIPTS_DIR};
+use crate::trust::SetSubject;
 pub use run::PrepareOptions;
 use run::{Account, Run};
 
@@ -68,8 +68,8 @@ pub struct PreparedSet {
     pub hash_validated: bool,
     /// Who vouches for it: `spec`, `argument`, `nothing`, or where it was recorded.
     pub vouched_by: String,
-    /// On what evidence the model has its SHA-256.
-    pub source_trust: SourceTrust,
+    /// What it rests on that the model has its SHA-256; null when nothing was checked (`--skip-source-hash`).
+    pub source_trust: Option<Trust>,
     /// Why the model was read although it has a receipt, or why there is no new one.
     pub source_reasons: Vec<String>,
     /// Seconds spent on the model's SHA-256 (overlaps packing).
@@ -86,8 +86,8 @@ pub struct PreparedSet {
     pub checked_bytes: u64,
     /// Why payloads were read although the set is ready.
     pub payload_reasons: Vec<String>,
-    /// What the verdict on the payloads' bytes rests on, the most reading where they differ.
-    pub trust: PayloadTrust,
+    /// What the verdict on the payloads' bytes rests on, the weakest where they differ.
+    pub trust: Trust,
 }
 
 /// Makes the set of `plan` over `model` ready under the cache root: reuses what is there, imports what another set has,
@@ -116,7 +116,7 @@ pub fn prepare_in(
         return Err(PackError::NothingSelected { plan: plan.name().to_owned(), path: model.path().to_path_buf() });
     }
     let gate = HashGate::new();
-    let prover = Prover::new(model, options.cache_root, options.rehash, &options.progress)?;
+    let mut prover = Prover::new(model, options.cache_root, options.rehash, &options.progress)?;
     let (sha256, vouched_by) = match options.model_hash {
         ModelHash::Expected { sha256, vouched_by } => (*sha256, vouched_by.clone()),
         ModelHash::Recorded { sha256, vouched_by } => {
@@ -124,9 +124,21 @@ pub fn prepare_in(
             (*sha256, vouched_by.clone())
         }
         // Without a digest there is no key, so nothing can overlap.
-        ModelHash::Unknown => (gate.compute(model, None, || prover.prove(None))?, "nothing".to_owned()),
+        ModelHash::Unknown => {
+            let proof = prover.prove(None)?;
+            let sha256 = proof.sha256;
+            // What was read may change before it is packed: then the pass over it is held against this proof.
+            match proof.trust {
+                Trust::Blake3 | Trust::Sha256 => prover.expect(proof),
+                _ => drop(gate.compute(model, None, || Ok(proof))?),
+            }
+            (sha256, "nothing".to_owned())
+        }
     };
     let cache = open_or_create(options.cache_root, 0o755)?;
+    if options.immutable {
+        probe_immutable(&cache)?;
+    }
     if let Ok(receipts) = cache.dir(&rel(RECEIPTS_DIR)) {
         sweep_orphans(&receipts)?;
     }
@@ -145,12 +157,20 @@ pub fn prepare_in(
     }
     let hash_validated = proof.is_some();
     let model_hash_seconds = proof.as_ref().map_or(0.0, |proof| proof.seconds);
-    let source_trust = proof.as_ref().map_or(SourceTrust::Recorded, |proof| proof.trust);
+    let source_trust = proof.as_ref().map(|proof| proof.trust);
     let repaired_documents = run.publish_set(
         &entries,
         &counts,
         &Account { hash_validated, vouched_by: &vouched_by, model_hash_seconds, pack_seconds },
     )?;
+    if options.immutable {
+        let (document, manifest) = run.set.read_manifest()?;
+        let how = HashOptions { progress: options.progress.silent(), ..HashOptions::default() };
+        let proof = SetSubject::new(&document, Sha256Hex::of(&manifest))?.make_immutable(run.set.root(), &how)?;
+        if !proof.is_admitted() {
+            return Err(b70_store::Error::Mismatches(proof.changed).into());
+        }
+    }
     Ok(PreparedSet {
         schema_version: 1,
         status: "ready".to_owned(),
@@ -179,6 +199,6 @@ pub fn prepare_in(
         checked_bytes: counts.checked_bytes,
         // Where nothing was ready, no receipt was to be expected.
         payload_reasons: if counts.checked_bytes > 0 { payload_reasons } else { Vec::new() },
-        trust: counts.trust.unwrap_or(PayloadTrust::Sha256),
+        trust: counts.trust.unwrap_or(Trust::Sha256),
     })
 }

@@ -1,7 +1,7 @@
 //! One run of a prepare: what is ready is kept, what another set has is imported, the rest is packed; and every tensor is
 //! published once the model's hash allows it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{Sha256Hex, canonical_sha256};
 use b70_store::{
-    HashOptions, LockGuard, Progress, PublishOutcome, RelPath, Root, TempFile, json_bytes, lock, replace_bytes,
+    HashOptions, LockGuard, Progress, PublishOutcome, RelPath, Root, TempFile, Trust, json_bytes, lock, replace_bytes,
     sweep_orphans,
 };
 
@@ -27,7 +27,7 @@ use crate::pack::{BAND_SET, PackedTensor, default_jobs, pack_banded, pack_whole,
 use crate::plan::{SelectedTensor, TensorPlan, TensorSelection};
 use crate::set::{LOCKS_DIR, SetDir, TENSORS_DIR, clear_the_way, payload_name, rel, sidecar_name};
 use crate::source::{ModelHash, Prover};
-use crate::trust::{PayloadTrust, SetSubject, reasons_text};
+use crate::trust::{SetSubject, reasons_text};
 
 /// Options of [`prepare`](super::prepare).
 #[derive(Clone, Copy)]
@@ -40,6 +40,9 @@ pub struct PrepareOptions<'a> {
     pub rehash: bool,
     /// Repair also a set whose documents another tool wrote.
     pub force: bool,
+    /// Whether the payloads become immutable (chattr(1), `+i`) and get a receipt at once, so that they may rest unread. It needs
+    /// root, and a file system that knows the flag.
+    pub immutable: bool,
     /// Workers; 0 chooses.
     pub jobs: usize,
     /// How long to wait for another prepare of the same set.
@@ -58,6 +61,7 @@ impl<'a> PrepareOptions<'a> {
             model_hash: &ModelHash::Unknown,
             rehash: false,
             force: false,
+            immutable: false,
             jobs: 0,
             lock_timeout: Duration::from_secs(60),
             tool: None,
@@ -75,7 +79,7 @@ pub(super) struct Counts {
     /// Bytes of ready payloads that were read.
     pub(super) checked_bytes: u64,
     /// What the payloads are believed on; none before the first.
-    pub(super) trust: Option<PayloadTrust>,
+    pub(super) trust: Option<Trust>,
 }
 
 /// What the manifest says of the run itself.
@@ -88,7 +92,7 @@ pub(super) struct Account<'a> {
 
 /// What became of one tensor.
 enum Done {
-    Reused(TensorPack, PayloadTrust),
+    Reused(TensorPack, Trust),
     Published { entry: TensorPack, imported: bool, repaired: bool },
 }
 
@@ -111,8 +115,8 @@ pub(super) struct Run<'a> {
     pub(super) recorded: Option<(PackSet, Vec<u8>)>,
     /// The tool that wrote the set's documents, if it is another one.
     pub(super) other_tool: Option<OtherTool>,
-    /// The payloads that the set's receipt lets rest unread.
-    unread: HashSet<RelPath>,
+    /// The payloads that the set's receipt lets rest unread, each with its rung.
+    unread: HashMap<RelPath, Trust>,
     pub(super) donors: Donors,
     pub(super) jobs: usize,
     /// Bytes of a worker's source and payload that make a tensor too large to be held, where a test says so.
@@ -164,7 +168,7 @@ impl<'a> Run<'a> {
             cache,
             recorded: recorded.filter(|(document, _)| document.key == set_key),
             other_tool,
-            unread: HashSet::new(),
+            unread: HashMap::new(),
             donors: Donors::find(cache, set_key),
             set,
             tensors_dir,
@@ -213,7 +217,7 @@ impl<'a> Run<'a> {
                     return Ok(());
                 }
                 let prover = self.prover.expect("set before the workers start");
-                let pass = || pipeline.digests();
+                let pass = |_| pipeline.digests();
                 let proved = self.gate.compute(self.model, Some(self.sha256), || prover.prove(Some(&pass)));
                 match proved {
                     // By a receipt, or otherwise without the pass: the tensors alone are read.
@@ -262,19 +266,22 @@ impl<'a> Run<'a> {
         let mut done = work.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         done.sort_unstable_by_key(|(index, _)| *index);
         let mut counts = Counts::default();
+        let note_trust = |counts: &mut Counts, trust| {
+            counts.trust = Some(counts.trust.map_or(trust, |weakest| weakest.min(trust)));
+        };
         let mut entries = Vec::with_capacity(done.len());
         for (_, done) in done {
             match done {
                 Done::Reused(entry, trust) => {
                     counts.reused += 1;
-                    counts.trust = counts.trust.max(Some(trust));
-                    if trust != PayloadTrust::QuietFile {
+                    note_trust(&mut counts, trust);
+                    if matches!(trust, Trust::Blake3 | Trust::Sha256) {
                         counts.checked_bytes += entry.payload.size_bytes;
                     }
                     entries.push(entry);
                 }
                 Done::Published { entry, imported, repaired } => {
-                    counts.trust = Some(PayloadTrust::Sha256);
+                    note_trust(&mut counts, Trust::Sha256);
                     if imported {
                         counts.imported += 1;
                     } else {
@@ -313,8 +320,8 @@ impl<'a> Run<'a> {
         let recorded = self.recorded.as_ref().and_then(|(set, _)| set.tensors.iter().find(|entry| entry.key == key));
         let reading = if self.options.rehash {
             Reading::Sha256
-        } else if self.unread.contains(&rel(&payload_name(key))) {
-            Reading::Nothing
+        } else if let Some(rung) = self.unread.get(&rel(&payload_name(key))) {
+            Reading::Nothing(*rung)
         } else {
             Reading::Fast
         };

@@ -9,7 +9,7 @@ use b70_manifest::pack::{PackSet, RamStage};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_store::{
     DirOutcome, HashOptions, HiddenDir, LockGuard, Progress, Root, Trust, headroom, json_bytes, lock, open_ram_root,
-    replace_bytes, sweep_orphans,
+    probe_immutable, replace_bytes, sweep_orphans,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,9 @@ pub struct StageOptions<'a> {
     pub uid: u32,
     /// Bytes that must stay free.
     pub min_free: u64,
+    /// Whether the payloads of the stage become immutable (chattr(1), `+i`), so that they may rest unread, and whether other users
+    /// may read the stage. It needs root, and a file system that knows the flag.
+    pub immutable: bool,
     /// How long to wait for another staging of the same set.
     pub lock_timeout: Duration,
     /// Progress and cancellation.
@@ -52,6 +55,7 @@ impl<'a> StageOptions<'a> {
             ram_root,
             uid: rustix::process::geteuid().as_raw(),
             min_free: DEFAULT_MIN_FREE,
+            immutable: false,
             lock_timeout: Duration::from_secs(60),
             progress: Progress::NONE,
         }
@@ -94,7 +98,7 @@ pub struct StageReport {
     /// Bytes that are available beside the stage, by the least of all limits.
     pub available_bytes: u64,
     /// On what evidence the payloads are admitted; absent when they are not.
-    pub trust: Option<StageTrust>,
+    pub trust: Option<Trust>,
     /// Why a receipt did not suffice, or why there is none.
     pub reasons: Vec<String>,
     /// Files in the stage that no document names.
@@ -115,28 +119,6 @@ pub enum StageOutcome {
     Validated,
 }
 
-/// On what evidence payloads are admitted, weakest reading first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum StageTrust {
-    /// Inodes are as a receipt says; no payload byte was read.
-    Receipt,
-    /// The bytes have the BLAKE3 that stands beside their SHA-256.
-    Blake3,
-    /// The bytes have their SHA-256.
-    Sha256,
-}
-
-impl From<Trust> for StageTrust {
-    fn from(trust: Trust) -> Self {
-        match trust {
-            Trust::Receipt => Self::Receipt,
-            Trust::Blake3 => Self::Blake3,
-            Trust::Sha256 => Self::Sha256,
-        }
-    }
-}
-
 /// Stages a set in RAM, or finds the stage that is there.
 ///
 /// The source's payloads must be admitted (by their receipt, or by reading them); `min_free` bytes must stay free; the
@@ -152,18 +134,36 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
         return Err(PackError::NotAdmitted { path: set.path().to_path_buf(), failures: failures.codes() });
     }
     let ram = open_ram_root(options.ram_root, options.uid)?;
+    if options.immutable {
+        probe_immutable(&ram)?;
+        ram.set_mode(0o755)?;
+    }
     let _lock = take_lock(&ram, document.key, options)?;
+    let subject = SetSubject::new(&document, Sha256Hex::of(&manifest))?;
+    let how = how(options);
     let mut repairing = false;
     if ram.try_stat(&rel(&document.key.to_string()))?.is_some() {
         let report = validate(&ram, document.key, Some((set, &manifest)), layout, Depth::Shallow, options, started)?;
         if report.status == VerifyStatus::Ready {
-            return Ok(StageReport { outcome: StageOutcome::Reused, ..report });
+            let mut report = StageReport { outcome: StageOutcome::Reused, ..report };
+            if options.immutable && report.trust != Some(Trust::Immutable) {
+                let stage = ram.dir(&rel(&document.key.to_string()))?;
+                let proof = subject.make_immutable(&stage, &how)?;
+                if !proof.is_admitted() {
+                    return Err(b70_store::Error::Mismatches(proof.changed).into());
+                }
+                stage.dir(&rel(TENSORS_DIR))?.set_mode(0o755)?;
+                stage.set_mode(0o755)?;
+                report.checked_bytes += proof.bytes_read;
+                report.trust = Some(proof.trust);
+                report.reasons = reasons_text(&proof.reasons);
+                report.seconds = started.elapsed().as_secs_f64();
+            }
+            return Ok(report);
         }
         repairing = true;
     }
     sweep_orphans(&ram)?;
-    let subject = SetSubject::new(&document, Sha256Hex::of(&manifest))?;
-    let how = how(options);
     let source = subject.admit(set.root(), &how)?;
     if !source.is_admitted() {
         let mut codes = vec!["source-deep-trust".to_owned()];
@@ -174,10 +174,11 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
     let files = 2 * document.tensors.len() as u64 + 16;
     headroom(&ram, Path::new("/"))?.require(ram.path(), bytes, files, options.min_free)?;
     let staging = HiddenDir::create(&ram)?;
-    write_documents(set, &document, &manifest, staging.root())?;
-    let proof = subject.stage(set.root(), &staging, &how)?;
+    let mode = if options.immutable { 0o755 } else { 0o700 };
+    write_documents(set, &document, &manifest, staging.root(), mode)?;
+    let proof = subject.stage(set.root(), &staging, options.immutable, &how)?;
     let outcome = staging
-        .commit(&rel(&document.key.to_string()), 0o700, |_| Ok(Some("the stage was damaged or stale".to_owned())))?;
+        .commit(&rel(&document.key.to_string()), mode, |_| Ok(Some("the stage was damaged or stale".to_owned())))?;
     let outcome = match outcome {
         DirOutcome::Repaired(..) => StageOutcome::Repaired,
         _ if repairing => StageOutcome::Repaired,
@@ -186,7 +187,7 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
     let mut report = empty_report(&ram, &document, options, Depth::Shallow)?;
     report.outcome = outcome;
     report.checked_bytes = proof.bytes_read + source.bytes_read;
-    report.trust = Some(proof.trust.into());
+    report.trust = Some(proof.trust);
     report.reasons = reasons_text(&proof.reasons);
     report.seconds = started.elapsed().as_secs_f64();
     Ok(report)
@@ -228,8 +229,8 @@ fn take_lock(ram: &Root, key: Sha256Hex, options: &StageOptions<'_>) -> Result<O
 }
 
 /// Writes everything of the set but its payloads into the hidden folder.
-fn write_documents(set: &SetDir, document: &PackSet, manifest: &[u8], to: &Root) -> Result<(), PackError> {
-    let tensors = to.create_dir_durable(&rel(TENSORS_DIR), 0o700)?;
+fn write_documents(set: &SetDir, document: &PackSet, manifest: &[u8], to: &Root, mode: u32) -> Result<(), PackError> {
+    let tensors = to.create_dir_durable(&rel(TENSORS_DIR), mode)?;
     for tensor in &document.tensors {
         let name = sidecar_name(tensor.key);
         let file_name = name.rsplit('/').next().unwrap_or_default();
@@ -330,14 +331,14 @@ fn validate(
     let subject = SetSubject::new(&document, Sha256Hex::of(&manifest))?;
     if depth == Depth::Deep {
         report.checked_bytes = check_deep(&stage, &document, options, &mut failures)?;
-        report.trust = failures.is_empty().then_some(StageTrust::Sha256);
+        report.trust = failures.is_empty().then_some(Trust::Sha256);
     } else {
         let admission = subject.admit(stage.root(), &how(options))?;
         report.checked_bytes = admission.bytes_read;
         report.reasons.extend(reasons_text(&admission.reasons));
         report.extra.clone_from(&admission.extra);
         if admission.is_admitted() {
-            report.trust = Some(admission.trust.into());
+            report.trust = Some(admission.trust);
         } else {
             failures
                 .add("ram-deep-trust", format!("{} payloads are not what the manifest says", admission.changed.len()));

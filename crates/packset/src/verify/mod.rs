@@ -11,7 +11,7 @@ use std::time::Instant;
 use b70_manifest::model_pack::ModelPackManifest;
 use b70_manifest::pack::{LAB_FORMAT_PREFIX, PackSet, TensorPack};
 use b70_manifest::{EvidenceClass, Sha256Hex, canonical_sha256};
-use b70_store::{HashOptions, Progress, RelPath, Root};
+use b70_store::{HashOptions, Progress, RelPath, Root, Trust};
 
 use crate::error::PackError;
 use crate::index::{INDEX_FILE, runtime_index};
@@ -20,7 +20,6 @@ use crate::layout::{Layout, MatrixShape};
 use crate::model::Model;
 use crate::plan::TensorPlan;
 use crate::set::{MANIFEST_FILE, SetDir, prefix_of};
-use crate::trust::PayloadTrust;
 pub(crate) use outcome::Failures;
 pub use outcome::{Depth, FailureDetail, Requirement, RequirementOutcome, Verification, VerifyStatus};
 use payloads::{check_against, check_payload_digests};
@@ -89,7 +88,7 @@ pub fn verify(set: &SetDir, layout: &dyn Layout, options: &VerifyOptions<'_>) ->
     }
     let mut verification = outcome(set, options.depth, Some(&document), checked_bytes, started, failures);
     if let Some(read) = deep {
-        verification.trust = (verification.status == VerifyStatus::Ready).then_some(PayloadTrust::Sha256);
+        verification.trust = (verification.status == VerifyStatus::Ready).then_some(Trust::Sha256);
         (verification.receipt, verification.receipt_reasons) = (read.receipt, read.reasons);
     }
     if let Some(spec) = options.spec {

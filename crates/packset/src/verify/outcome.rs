@@ -4,10 +4,9 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use b70_manifest::Sha256Hex;
+use b70_store::Trust;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use crate::trust::PayloadTrust;
 
 /// How thoroughly a set is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,7 +52,7 @@ pub struct Verification {
     pub receipt_reasons: Vec<String>,
     /// What the verdict on the payloads' bytes rests on; absent where none was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trust: Option<PayloadTrust>,
+    pub trust: Option<Trust>,
 }
 
 /// Whether a set passed.

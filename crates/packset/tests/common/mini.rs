@@ -58,6 +58,7 @@ impl Mini {
             model_hash: &ModelHash::Expected { sha256, vouched_by: "argument".to_owned() },
             rehash: false,
             force: false,
+            immutable: false,
             jobs: 2,
             lock_timeout: Duration::from_secs(60),
             tool: Some(&tool()),

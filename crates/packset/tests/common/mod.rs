@@ -45,6 +45,7 @@ impl Lab {
             model_hash: &ModelHash::Unknown,
             rehash: false,
             force: false,
+            immutable: false,
             jobs,
             lock_timeout: Duration::from_secs(60),
             tool: Some(&tool()),

@@ -13,6 +13,7 @@ use super::name::RelPath;
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::identity::{FileIdentity, identity_of};
+use crate::immutable::{Unlink, unlink};
 
 /// What an entry of a directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -298,19 +299,26 @@ impl Root {
         Ok(entries)
     }
 
-    /// Removes the file `name` (one component); a directory is refused. `false` when there was none.
+    /// Sets the directory's own permission bits.
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        let set = rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode));
+        set.map_err(|e| Error::io("set the mode of", &self.path, e))
+    }
+
+    /// Removes the file `name` (one component), also one that is immutable where this process may clear that; a directory is
+    /// refused. `false` when there was none.
     pub fn remove_file(&self, name: &RelPath) -> Result<bool> {
         fault::step("remove.unlink");
-        match rustix::fs::unlinkat(&self.fd, name.single()?, AtFlags::empty()) {
+        match unlink(&self.fd, name.single()?, &self.path) {
             Ok(()) => {
                 self.sync()?;
                 Ok(true)
             }
-            Err(Errno::NOENT) => Ok(false),
-            Err(Errno::ISDIR) => {
+            Err(Unlink::System(Errno::NOENT)) => Ok(false),
+            Err(Unlink::System(Errno::ISDIR)) => {
                 Err(Error::Kind { path: self.join(name), found: "directory", expected: "regular file" })
             }
-            Err(e) => Err(Error::io("remove", self.join(name), e)),
+            Err(e) => Err(e.error(&self.join(name))),
         }
     }
 

@@ -18,6 +18,7 @@ use crate::digest::{
 use crate::error::{Error, Result};
 use crate::fault;
 use crate::guarded::{Reader, Region};
+use crate::immutable::clear;
 use crate::lock::{Attempt, try_flock};
 use crate::path::{EntryKind, RelPath, Root};
 use crate::progress::Progress;
@@ -484,8 +485,16 @@ impl TempFile {
         let temp = std::mem::take(temp);
         fault::step("file.rename");
         let renamed = if has_name(&self.dir, &temp, &self.reader)? {
-            rustix::fs::renameat(&self.dir, temp.as_os_str(), &self.dir, name)
-                .map_err(|e| Error::write("replace", self.dir.path().join(name), self.end, e))
+            let rename = || rustix::fs::renameat(&self.dir, temp.as_os_str(), &self.dir, name);
+            let renamed = match rename() {
+                Err(Errno::PERM) => match clear(&self.dir, name, self.dir.path()) {
+                    Ok(true) => Ok(rename()),
+                    Ok(false) => Ok(Err(Errno::PERM)),
+                    Err(refused) => Err(refused),
+                },
+                other => Ok(other),
+            };
+            renamed.and_then(|done| done.map_err(|e| Error::write("replace", self.dir.path().join(name), self.end, e)))
         } else {
             Err(Error::TempVanished { path: self.dir.path().join(&temp) })
         };

@@ -22,6 +22,7 @@ pub use sweep::{Orphan, Sweep, sweep_orphans};
 
 use crate::error::{Error, Result};
 use crate::fault;
+use crate::immutable::{Unlink, unlink};
 use crate::path::{EntryKind, Root};
 use crate::text::random_token;
 
@@ -50,10 +51,10 @@ pub(crate) fn fsync(fd: impl AsFd, path: &Path) -> Result<()> {
 pub(crate) fn remove_tree_at(dir: &Root, name: &OsStr) -> Result<()> {
     let path = dir.path().join(name);
     fault::step("remove.tree");
-    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(Errno::ISDIR | Errno::PERM) => {}
-        Err(e) => return Err(Error::io("remove", &path, e)),
+    match unlink(dir, name, dir.path()) {
+        Ok(()) | Err(Unlink::System(Errno::NOENT)) => return Ok(()),
+        Err(Unlink::System(Errno::ISDIR | Errno::PERM)) => {}
+        Err(e) => return Err(e.error(&path)),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat(dir, name, flags, Mode::empty());
@@ -73,9 +74,9 @@ pub(crate) fn remove_tree_at(dir: &Root, name: &OsStr) -> Result<()> {
         if kind == EntryKind::Directory {
             remove_tree_at(&inner, &entry)?;
         } else {
-            match rustix::fs::unlinkat(&inner, entry.as_os_str(), AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(e) => return Err(Error::io("remove", path.join(&entry), e)),
+            match unlink(&inner, &entry, &path) {
+                Ok(()) | Err(Unlink::System(Errno::NOENT)) => {}
+                Err(e) => return Err(e.error(&path.join(&entry))),
             }
         }
     }

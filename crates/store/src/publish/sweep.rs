@@ -62,10 +62,10 @@ pub fn sweep_orphans(dir: &Root) -> Result<Sweep> {
                 Attempt::Busy => Some("its maker is alive"),
                 Attempt::Unsupported => Some("this file system has no locks"),
                 // Held while it is removed, so that a maker who has not locked yet notices and takes another name.
-                Attempt::Got if has_name(dir, &name, &fd)? => {
-                    remove_tree_at(dir, &name)?;
-                    None
-                }
+                Attempt::Got if has_name(dir, &name, &fd)? => match remove_tree_at(dir, &name) {
+                    Err(Error::Immutable { .. }) => Some("a file of it is immutable, which only root can change"),
+                    removed => removed.map(|()| None)?,
+                },
                 Attempt::Got => continue,
             },
         };

@@ -1,15 +1,16 @@
-//! Honouring: trust by receipt, else BLAKE3, else SHA-256, and which it was.
+//! Honouring: trust where the kernel keeps the bytes still, else BLAKE3, else SHA-256, and which it was.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
-use serde::Serialize;
-
-use super::prove::{Stamps, assemble, prove};
-use super::{Expected, Extras, HashOptions, Receipt, ReceiptFile, ReceiptReason, Subject};
+use super::document::{check_folders, check_identity, check_owner};
+use super::prove::{HashFiles, Stamps, assemble, prove};
+use super::{Expected, Extras, HashOptions, LeaseEvidence, Receipt, ReceiptFile, ReceiptReason, Subject, Trust};
 use crate::digest::{Content, DigestKind};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::{Boot, FileIdentity, FileSystem, Scope, file_system_of, this_boot};
+use crate::immutable::is_immutable;
+use crate::many::hash_many;
 use crate::path::{EntryKind, RelPath};
 
 /// A clock that moved by more than this between issue and now was set, not slewed.
@@ -18,23 +19,11 @@ const CLOCK_STEP_MS: i64 = 500;
 /// Entries beneath a root that are looked at when extra files are asked for.
 const WALK_LIMIT: usize = 1_000_000;
 
-/// The weakest evidence on which the files were admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Trust {
-    /// Every inode is as the receipt says; no byte of the files was read.
-    Receipt,
-    /// Some inodes differ; the bytes of those files have the receipt's BLAKE3.
-    Blake3,
-    /// Some files had to be hashed with SHA-256.
-    Sha256,
-}
-
 /// One file after the look at its inode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// As the receipt says.
-    Trusted,
+    /// As the receipt says, on this rung; none of its bytes need be read.
+    Trusted(Trust),
     /// Its bytes must be read.
     Void(Vec<ReceiptReason>),
     /// Certainly not the expected file: missing, another size, no regular file.
@@ -55,7 +44,23 @@ pub struct Examination {
 impl Examination {
     /// Whether everything may be trusted without reading a byte of it.
     pub fn is_trusted(&self) -> bool {
-        self.reasons.is_empty() && self.files.iter().all(|f| *f == Standing::Trusted)
+        self.reasons.is_empty() && self.files.iter().all(|f| matches!(f, Standing::Trusted(_)))
+    }
+
+    /// What that rests on: the weakest rung of all files. None where something must be read, or there are no files.
+    pub fn trust(&self) -> Option<Trust> {
+        let rungs = self.files.iter().map(|f| if let Standing::Trusted(rung) = f { Some(*rung) } else { None });
+        rungs.min().flatten().filter(|_| self.reasons.is_empty())
+    }
+
+    /// Whether every file is still the one that was hashed, as far as its inode tells, whether or not that is believed unread.
+    pub fn is_unchanged(&self) -> bool {
+        self.reasons.is_empty()
+            && self.files.iter().all(|f| match f {
+                Standing::Trusted(_) => true,
+                Standing::Void(reasons) => reasons.iter().all(ReceiptReason::is_want_of_a_rung),
+                Standing::Changed(_) => false,
+            })
     }
 
     /// The files that are certainly not the expected ones.
@@ -73,7 +78,7 @@ impl Examination {
 /// Outcome of [`admit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
-    /// On what evidence, when `changed` is empty.
+    /// What it rests on, when `changed` is empty: the weakest over all files.
     pub trust: Trust,
     /// Files that are not what was expected. Nothing is admitted when there are any.
     pub changed: Vec<Mismatch>,
@@ -144,7 +149,11 @@ fn extra(subject: &Subject<'_>) -> Result<Vec<PathBuf>> {
     Ok(files.filter(|path| !belongs(path)).collect())
 }
 
-/// Looks at every inode and compares it with the receipt; reads no byte of the files.
+/// Looks at every inode, compares it with the receipt, and asks what keeps the bytes still; reads no byte of the files.
+///
+/// A file is believed unread on two rungs: immutable since before it was hashed ([`Trust::Immutable`]); or an ordinary file on
+/// a disk that belongs to this user or root, that has no permission to write, in folders that nobody else can write to, and
+/// that was hashed between two granted lease probes ([`Trust::QuietFile`]). On tmpfs only the first counts.
 ///
 /// Errors: only what keeps the looks themselves from being made (no `openat2`, no `/proc`).
 pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) -> Result<Examination> {
@@ -155,6 +164,7 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) 
     // The file system is the same for all files of a device and mount: ask once for each.
     let mut systems: HashMap<(u64, Option<u64>), FileSystem> = HashMap::new();
     let mut files = Vec::with_capacity(subject.files.len());
+    let mut rungs = Rungs { subject, in_memory, folders: None, parents: HashMap::new() };
     for expected in subject.files {
         let path = subject.root.join(&expected.name);
         let (handle, identity) = match subject.root.stat_handle(&expected.name) {
@@ -198,8 +208,13 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) 
                 }
             }
         }
-        files.push(if void.is_empty() { Standing::Trusted } else { Standing::Void(void) });
+        let rung = match listed.get(&expected.name).filter(|_| void.is_empty()) {
+            Some(listed) => rungs.of(listed, &handle, path)?,
+            None => Err(void),
+        };
+        files.push(rung.map_or_else(Standing::Void, Standing::Trusted));
     }
+    reasons.extend(rungs.folders.take().and_then(Result::err));
     if listed.len() > subject.files.len() {
         let names: HashSet<&RelPath> = subject.files.iter().map(|f| &f.name).collect();
         let unexpected = receipt.files.iter().filter(|f| !names.contains(&f.name));
@@ -207,6 +222,59 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) 
     }
     let extra = extra(subject)?;
     Ok(Examination { reasons, files, extra })
+}
+
+/// Finds out on which rung an unchanged file may be believed unread.
+struct Rungs<'a> {
+    subject: &'a Subject<'a>,
+    in_memory: bool,
+    /// The root and the folders above it; looked at when the first file rests on them.
+    folders: Option<Result<(), ReceiptReason>>,
+    /// The folders between the root and the files.
+    parents: HashMap<RelPath, Option<ReceiptReason>>,
+}
+
+impl Rungs<'_> {
+    fn of(
+        &mut self,
+        listed: &ReceiptFile,
+        handle: &std::os::fd::OwnedFd,
+        path: PathBuf,
+    ) -> Result<Result<Trust, Vec<ReceiptReason>>> {
+        let name = || listed.name.to_string();
+        if listed.evidence == LeaseEvidence::Immutable && is_immutable(handle, &path)? {
+            return Ok(Ok(Trust::Immutable));
+        }
+        if self.in_memory {
+            return Ok(Err(vec![ReceiptReason::MutableInMemory { name: name() }]));
+        }
+        let mut against = Vec::new();
+        if listed.evidence == LeaseEvidence::None {
+            let why = "no lease was granted while it was hashed".to_owned();
+            against.push(ReceiptReason::NoLeaseEvidence { name: name(), why });
+        }
+        match check_identity(&listed.identity, path, false) {
+            Err(reason) => against.push(reason),
+            Ok(()) if listed.identity.mode & 0o222 != 0 => {
+                against.push(ReceiptReason::Writable { name: name(), mode: listed.identity.mode & 0o7777 });
+            }
+            Ok(()) => {}
+        }
+        self.folders.get_or_insert_with(|| check_folders(self.subject.root));
+        if let Some(parent) = listed.name.parent() {
+            let found = match self.parents.get(&parent) {
+                Some(found) => found.clone(),
+                None => {
+                    let folder = self.subject.root.dir(&parent)?;
+                    let found = check_owner(&folder, folder.path().to_path_buf(), false).err();
+                    self.parents.insert(parent, found.clone());
+                    found
+                }
+            };
+            against.extend(found);
+        }
+        Ok(if against.is_empty() { Ok(Trust::QuietFile) } else { Err(against) })
+    }
 }
 
 fn wrong_kind_or_size(expected: &Expected, found: &FileIdentity, path: &std::path::Path) -> Option<Mismatch> {
@@ -224,7 +292,7 @@ fn wrong_kind_or_size(expected: &Expected, found: &FileIdentity, path: &std::pat
 
 /// Decides whether the files are the expected ones, reading as little as the receipt allows.
 ///
-/// `receipt` is the outcome of [`Receipt::load`]. Files whose inodes are as it says are trusted. Of the others the
+/// `receipt` is the outcome of [`Receipt::load`]. Files that stand on a rung ([`examine`]) are trusted. Of the others the
 /// bytes are read: against the receipt's BLAKE3 where the receipt lists the digest that is expected, else (or when that
 /// disagrees) against SHA-256. If the rule allows, the outcome carries a new receipt for the caller to store.
 ///
@@ -234,8 +302,20 @@ pub fn admit(
     receipt: Result<Receipt, ReceiptReason>,
     how: &HashOptions<'_>,
 ) -> Result<Admission> {
+    admit_with(subject, receipt, how, &mut |jobs, kind| hash_many(jobs, kind, &how.progress))
+}
+
+/// [`admit`] for a caller that reads the files for a purpose of its own and hashes them on the way: `hash` is given open
+/// files and returns the digests of that kind of each, in their order, computed from every byte read after the call began. It
+/// is called once for every 256 files, and again for those whose BLAKE3 is not the receipt's.
+pub fn admit_with(
+    subject: &Subject<'_>,
+    receipt: Result<Receipt, ReceiptReason>,
+    how: &HashOptions<'_>,
+    hash: HashFiles<'_>,
+) -> Result<Admission> {
     let mut outcome = Admission {
-        trust: Trust::Receipt,
+        trust: Trust::Sha256,
         changed: Vec::new(),
         extra: Vec::new(),
         reasons: Vec::new(),
@@ -267,6 +347,7 @@ pub fn admit(
         proved: vec![None; subject.files.len()],
         systems: vec![None; subject.files.len()],
         blocked: false,
+        rungs: Vec::new(),
         outcome,
     };
     let (mut by_blake3, mut by_sha256) = (Vec::new(), Vec::new());
@@ -275,7 +356,8 @@ pub fn admit(
         let standing = receipt.as_ref().map(|(_, x)| (&x.files[i], x.reasons.is_empty()));
         match (standing, entry) {
             (Some((Standing::Changed(_), _)), _) => {}
-            (Some((Standing::Trusted, true)), Some(entry)) => {
+            (Some((Standing::Trusted(rung), true)), Some(entry)) => {
+                run.rungs.push(*rung);
                 run.proved[i] = Some(entry.clone());
                 run.systems[i] = receipt.as_ref().map(|(r, _)| (r.filesystem, entry.identity.dev));
             }
@@ -287,11 +369,10 @@ pub fn admit(
             _ => by_sha256.push(i),
         }
     }
-    let doubtful = !by_blake3.is_empty() || !by_sha256.is_empty();
-    by_sha256.extend(run.pass(&by_blake3, DigestKind::Blake3)?);
+    by_sha256.extend(run.pass(&by_blake3, DigestKind::Blake3, hash)?);
     by_sha256.sort_unstable();
-    run.pass(&by_sha256, DigestKind::Both)?;
-    run.finish(doubtful)
+    run.pass(&by_sha256, DigestKind::Both, hash)?;
+    run.finish(receipt.as_ref().map(|(receipt, examination)| (receipt, examination.reasons.is_empty())))
 }
 
 /// The files of one admission on their way from doubt to proof.
@@ -305,12 +386,14 @@ struct Run<'a> {
     systems: Vec<Option<(FileSystem, u64)>>,
     /// Something stands against a new receipt.
     blocked: bool,
+    /// What the files that are admitted rest on.
+    rungs: Vec<Trust>,
     outcome: Admission,
 }
 
 impl Run<'_> {
     /// Reads the files with these indices; those whose BLAKE3 disagrees are returned for the stronger pass.
-    fn pass(&mut self, indices: &[usize], what: DigestKind) -> Result<Vec<usize>> {
+    fn pass(&mut self, indices: &[usize], what: DigestKind, hash: HashFiles<'_>) -> Result<Vec<usize>> {
         if indices.is_empty() {
             return Ok(Vec::new());
         }
@@ -318,7 +401,7 @@ impl Run<'_> {
         let stamps = *self.stamps.get_or_insert_with(|| Stamps::probe(root));
         let files: Vec<&Expected> = indices.iter().map(|&i| &self.subject.files[i]).collect();
         let mut failed = Vec::new();
-        for (&i, proof) in indices.iter().zip(prove(root, &files, what, &stamps, self.how)?) {
+        for (&i, proof) in indices.iter().zip(prove(root, &files, what, &stamps, self.how, hash)?) {
             let expected = &self.subject.files[i];
             let path = root.join(&expected.name);
             let proof = match proof {
@@ -348,8 +431,7 @@ impl Run<'_> {
                 Some(_) => {}
                 None => self.outcome.reasons.push(ReceiptReason::Unvouched { name: expected.name.to_string() }),
             }
-            let tier = if what == DigestKind::Blake3 { Trust::Blake3 } else { Trust::Sha256 };
-            self.outcome.trust = self.outcome.trust.max(tier);
+            self.rungs.push(if what == DigestKind::Blake3 { Trust::Blake3 } else { Trust::Sha256 });
             // What stands against a new receipt does not stand against the bytes.
             self.blocked |= !proof.reasons.is_empty();
             self.outcome.reasons.extend(proof.reasons);
@@ -365,11 +447,18 @@ impl Run<'_> {
         Ok(failed)
     }
 
-    fn finish(mut self, doubtful: bool) -> Result<Admission> {
+    /// `receipt`: the one there was, and whether it holds as a whole.
+    fn finish(mut self, receipt: Option<(&Receipt, bool)>) -> Result<Admission> {
         let proved: Vec<ReceiptFile> = self.proved.iter().flatten().cloned().collect();
         self.outcome.files = proved.iter().map(|f| (f.name.clone(), f.into())).collect();
+        self.outcome.trust = self.rungs.iter().copied().min().unwrap_or(Trust::Sha256);
         let complete = self.outcome.changed.is_empty() && proved.len() == self.subject.files.len();
-        if complete && !self.blocked && (doubtful || !self.outcome.reasons.is_empty()) {
+        // What is on no rung is read each time, and its receipt goes on saying the same.
+        let same = |(receipt, holds): (&Receipt, bool)| {
+            let proved: HashSet<&ReceiptFile> = proved.iter().collect();
+            holds && receipt.files.len() == proved.len() && receipt.files.iter().all(|f| proved.contains(f))
+        };
+        if complete && !self.blocked && !receipt.is_some_and(same) {
             let systems: Vec<_> = self.systems.iter().flatten().copied().collect();
             // Every file that was proved anew had its own probe; without one there is nothing but trusted files.
             let root = self.subject.root;

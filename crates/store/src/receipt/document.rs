@@ -38,7 +38,7 @@ impl Receipt {
     /// but a file whose BLAKE3 is the stated one needs no SHA-256.
     ///
     /// Errors: the boot or the file system cannot be asked for.
-    pub(crate) fn stated(subject: &super::Subject<'_>, contents: &[Content]) -> Result<Self> {
+    pub fn stated(subject: &super::Subject<'_>, contents: &[Content]) -> Result<Self> {
         let root = identity_of(subject.root, subject.root.path())?;
         let nowhere = FileIdentity { ino: 0, ..root };
         let mut receipt = artifact::Receipt {

@@ -1,20 +1,32 @@
 //! Trust receipts: a durable record of one deep validation, void as soon as anything it names changes.
 //!
-//! A receipt lets the next start trust gigabytes by looking at their inodes alone. That is sound only if any later
-//! change must show in the recorded tuple, so a receipt is *issued* under conditions that make it so:
+//! A receipt says that some bytes were hashed, and what the file was then. Whether they may be believed unread from then on is
+//! not the receipt's to say: it takes the kernel to keep them still. Inode, size and times alone do not tell: on tmpfs a store
+//! through a mapping that was read first moves no time, and on ext4 and XFS an ioctl that exchanges extents needs no
+//! privilege. So there are rungs ([`Trust`]), and the verdict names the one it rests on:
+//!
+//! 1. *immutable*: the flag (`chattr +i`) was set before the hashing began, a lease probe after that found nobody who could
+//!    write from before, and it is set now, on the same inode with the same times; in memory also in the same boot;
+//! 2. *sealed*: a memfd whose seals forbid every change, hashed after it was sealed. It has no name and needs no receipt;
+//! 3. *quiet file*: an ordinary file on a local disk, this user's or root's, without any permission to write (`a-w`), in folders
+//!    that nobody else can write to, hashed between two granted lease probes. It holds against accidents and other users, not against the owner;
+//! 4. otherwise the bytes are *read again*; the receipt then saves the SHA-256, since it has the BLAKE3, too.
+//!
+//! A receipt is *issued* where any later change by the usual ways must show in the recorded tuple:
 //!
 //! 1. the file opens beneath its root without links, is regular, and has the expected size;
 //! 2. its file system is ext4, xfs, btrfs or tmpfs; everything else is denied;
-//! 3. a read lease is granted for an instant, before and after the hashing: nobody can write through an old handle or
-//!    mapping. Where the kernel gives no answer the receipt rests on the other steps on disks, and is denied on tmpfs;
-//! 4. the file has been quiet for 2 s, unless a probe file on the same file system proves that every change after a
+//! 3. it is immutable, or this user or root owns it and nobody else can write to it; nobody else can write to the folders;
+//! 4. a read lease is granted for an instant, before and after the hashing: nobody can write through an old handle or
+//!    mapping. Where the kernel gives no answer there is no receipt;
+//! 5. the file has been quiet for 2 s, unless a probe file on the same file system proves that every change after a
 //!    look gets a new time stamp;
-//! 5. on disks, `fsync` write-protects pages that an old mapping could still store to; the tuple must not have moved;
-//! 6. after the hashing the tuple is the same and the name still leads to the same file.
+//! 6. on disks, `fsync` write-protects pages that an old mapping could still store to; the tuple must not have moved;
+//! 7. after the hashing the tuple is the same and the name still leads to the same file.
 //!
-//! Any step that fails yields [`ReceiptVerdict::VerifiedUntrusted`]: the bytes are right, but the next look must read them
-//! again. A receipt is *honoured* on exact equality only. On tmpfs it is bound to the boot and the mount; on a file
-//! system with coarse stamps it is bound to the boot and to an unstepped clock.
+//! Any step that fails yields [`ReceiptVerdict::VerifiedUntrusted`]: the bytes are right, but nothing is recorded. A receipt is
+//! *honoured* on exact equality only. On tmpfs it is bound to the boot and the mount; on a file system with coarse stamps it is
+//! bound to the boot and to an unstepped clock.
 //!
 //! What no receipt sees: root writing the block device, bugs of the file system, DAX, decay of the medium. That is what
 //! deep verification is for.
@@ -22,7 +34,6 @@
 mod admit;
 mod document;
 mod prove;
-mod quiet;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,12 +42,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use b70_manifest::artifact;
-pub use b70_manifest::artifact::{DirectoryHint, LeaseEvidence};
+pub use b70_manifest::artifact::{DirectoryHint, LeaseEvidence, Trust};
 use serde::{Deserialize, Serialize};
 
-pub use admit::{Admission, Examination, Standing, Trust, admit, examine};
-pub use prove::{issue, issue_with};
-pub use quiet::examine_quiet;
+pub use admit::{Admission, Examination, Standing, admit, admit_with, examine};
+pub use prove::issue;
 
 use crate::digest::{Content, Sha256};
 use crate::identity::{FieldChange, FileSystem, FsKind};
@@ -176,6 +186,8 @@ pub enum ReceiptReason {
     OpenForWriting { name: String },
     NoLeaseEvidence { name: String, why: String },
     NoMountId { name: String },
+    MutableInMemory { name: String },
+    Writable { name: String, mode: u32 },
     ChangeInTheFuture { name: String, ahead_ms: i64 },
     ForeignClock { off_ms: i64 },
     NotQuiet { name: String, changed_ms_ago: i64 },
@@ -183,6 +195,19 @@ pub enum ReceiptReason {
     ChangedMeanwhile { name: String, changes: Vec<FieldChange> },
     NameMoved { name: String },
     Unvouched { name: String },
+}
+
+impl ReceiptReason {
+    /// Whether it says only that nothing keeps the bytes still; as far as its inode tells the file is unchanged.
+    pub fn is_want_of_a_rung(&self) -> bool {
+        matches!(
+            self,
+            Self::MutableInMemory { .. }
+                | Self::Writable { .. }
+                | Self::NoLeaseEvidence { .. }
+                | Self::ReceiptUnsafe { .. }
+        )
+    }
 }
 
 fn changes_text(changes: &[FieldChange]) -> String {
@@ -232,6 +257,15 @@ impl fmt::Display for ReceiptReason {
                 write!(
                     f,
                     "{name}: this kernel has no unique mount ids (Linux 6.8), without which files in memory can be mistaken"
+                )
+            }
+            Self::MutableInMemory { name } => {
+                write!(f, "{name}: it lies in memory, where a mapping changes it unseen, and is not immutable")
+            }
+            Self::Writable { name, mode } => {
+                write!(
+                    f,
+                    "{name}: it has mode {mode:04o}; chmod a-w it, and what keeps as it is need not be read again"
                 )
             }
             Self::ChangeInTheFuture { name, ahead_ms } => write!(f, "{name}: changed {ahead_ms} ms in the future"),

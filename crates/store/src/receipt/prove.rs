@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
+use super::document::{check_folders, check_identity};
 use super::{
     DirectoryHint, Expected, HashOptions, LeaseEvidence, QUIET_GUARD, Quiet, RULE, Receipt, ReceiptFile, ReceiptReason,
     ReceiptVerdict, Subject,
@@ -18,6 +19,7 @@ use super::{
 use crate::digest::{Blake3, Content, DigestKind, Digests, Job, Source, on_threads};
 use crate::error::{Error, Mismatch, Result};
 use crate::identity::{FileIdentity, FileSystem, Scope, clock_ns, file_system_of, identity_of, this_boot};
+use crate::immutable::is_immutable;
 use crate::many::hash_many;
 use crate::path::Root;
 use crate::sys::{LeaseProbe, probe_lease};
@@ -131,7 +133,7 @@ struct Begun {
     reasons: Vec<ReceiptReason>,
 }
 
-fn lease(file: &File, filesystem: &FileSystem, name: &str, reasons: &mut Vec<ReceiptReason>) -> LeaseEvidence {
+fn lease(file: &File, name: &str, reasons: &mut Vec<ReceiptReason>) -> LeaseEvidence {
     // Between fork and exec a child of any thread holds copies of all handles, also of one that was just closed: a
     // refusal counts only if it lasts. A later success is as good a proof, since the looks come after it.
     let mut probe = probe_lease(file.as_fd());
@@ -145,11 +147,10 @@ fn lease(file: &File, filesystem: &FileSystem, name: &str, reasons: &mut Vec<Rec
     match probe {
         LeaseProbe::NoWriters => return LeaseEvidence::Lease,
         LeaseProbe::Writers => reasons.push(ReceiptReason::OpenForWriting { name: name.to_owned() }),
-        LeaseProbe::NoAnswer(e) if filesystem.kind.in_memory() => {
+        LeaseProbe::NoAnswer(e) => {
             let why = std::io::Error::from(e).to_string();
             reasons.push(ReceiptReason::NoLeaseEvidence { name: name.to_owned(), why });
         }
-        LeaseProbe::NoAnswer(_) => {}
     }
     LeaseEvidence::None
 }
@@ -174,7 +175,15 @@ fn begin(root: &Root, expected: &Expected, stamps: &Stamps) -> Result<Begun> {
         // Two tmpfs mounts can give different files the same device and inode numbers.
         reasons.push(ReceiptReason::NoMountId { name: name.clone() });
     }
-    let evidence = lease(&file, &filesystem, &name, &mut reasons);
+    // Before the probe: whoever could write already when the flag was set still can, and only the probe sees that.
+    let immutable = is_immutable(&file, &path)?;
+    if !immutable {
+        reasons.extend(check_identity(&first, path.clone(), false).err());
+    }
+    let evidence = match lease(&file, &name, &mut reasons) {
+        LeaseEvidence::Lease if immutable => LeaseEvidence::Immutable,
+        evidence => evidence,
+    };
     // This look is what makes the next change visible on file systems with fine stamps, and what must be old enough
     // on the others; only then comes the fsync. The other way round a writer's mapping could store once in between,
     // make its page writable again, and be invisible from then on.
@@ -202,7 +211,7 @@ fn end(root: &Root, expected: &Expected, begun: Begun, digests: Digests) -> Resu
     let Begun { file, path, identity, filesystem, mut evidence, mut reasons } = begun;
     let name = expected.name.to_string();
     if filesystem.kind.may_hold_receipts() {
-        if lease(&file, &filesystem, &name, &mut reasons) == LeaseEvidence::None {
+        if lease(&file, &name, &mut reasons) == LeaseEvidence::None {
             evidence = LeaseEvidence::None;
         }
         let changes = identity.differences(&identity_of(&file, &path)?, Scope::Memory);
@@ -218,23 +227,14 @@ fn end(root: &Root, expected: &Expected, begun: Begun, digests: Digests) -> Resu
     Ok(Proof { identity, digests, evidence, filesystem, reasons })
 }
 
+/// Computes digests of that kind of open files, one result for each, in order.
+pub(super) type HashFiles<'h> = &'h mut dyn FnMut(&[Job<'_>], DigestKind) -> Vec<Result<Digests>>;
+
 /// Hashes the files by the rule; the results stand in the order of `files`.
 pub(super) fn prove(
     root: &Root,
     files: &[&Expected],
     what: DigestKind,
-    stamps: &Stamps,
-    how: &HashOptions<'_>,
-) -> Result<Vec<Result<Proof>>> {
-    prove_by(root, files, stamps, how, &mut |jobs| hash_many(jobs, what, &how.progress))
-}
-
-/// Computes the digests of open files, one result for each, in order.
-type HashFiles<'h> = &'h mut dyn FnMut(&[Job<'_>]) -> Vec<Result<Digests>>;
-
-fn prove_by(
-    root: &Root,
-    files: &[&Expected],
     stamps: &Stamps,
     how: &HashOptions<'_>,
     hash: HashFiles<'_>,
@@ -251,7 +251,7 @@ fn prove_by(
             .flatten()
             .map(|b| Job { source: Source::File(&b.file, &b.path), size: Some(b.identity.size) })
             .collect();
-        let mut hashed = hash(&jobs).into_iter();
+        let mut hashed = hash(&jobs, what).into_iter();
         for (expected, begun) in batch.iter().zip(begun) {
             proofs.push(begun.and_then(|begun| {
                 let digests = hashed.next().expect("one result for each file that was opened")?;
@@ -283,20 +283,10 @@ fn combine(root: &Root, mut errors: Vec<(&Expected, Error)>) -> Result<()> {
 /// Errors: a file that is missing, has another size or digest, changed or cannot be read ([`Error::Mismatches`] when
 /// there are several), [`Error::Cancelled`]. Whatever merely stands against a receipt is not an error.
 pub fn issue(subject: &Subject<'_>, how: &HashOptions<'_>) -> Result<ReceiptVerdict> {
-    issue_with(subject, how, &mut |jobs| hash_many(jobs, DigestKind::Both, &how.progress))
-}
-
-/// [`issue`] for a caller that reads the files for a purpose of its own and hashes them on the way: `hash` is given open
-/// files and returns both digests of each, in their order, computed from every byte read after the call began. It is called
-/// once for every 256 files.
-pub fn issue_with(
-    subject: &Subject<'_>,
-    how: &HashOptions<'_>,
-    hash: &mut dyn FnMut(&[Job<'_>]) -> Vec<Result<Digests>>,
-) -> Result<ReceiptVerdict> {
     let stamps = Stamps::probe(subject.root);
     let files: Vec<&Expected> = subject.files.iter().collect();
-    let proofs = prove_by(subject.root, &files, &stamps, how, hash)?;
+    let hash: HashFiles<'_> = &mut |jobs, kind| hash_many(jobs, kind, &how.progress);
+    let proofs = prove(subject.root, &files, DigestKind::Both, &stamps, how, hash)?;
     let (mut listed, mut reasons, mut errors, mut systems) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (expected, proof) in files.iter().zip(proofs) {
         match proof {
@@ -345,6 +335,9 @@ pub(super) fn assemble(
     mut files: Vec<ReceiptFile>,
     systems: &[(FileSystem, u64)],
 ) -> Result<Result<Receipt, ReceiptReason>> {
+    if let Err(reason) = check_folders(subject.root) {
+        return Ok(Err(reason));
+    }
     let directory = identity_of(subject.root, subject.root.path())?;
     let first = match systems.first() {
         Some(first) => *first,

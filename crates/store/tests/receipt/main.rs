@@ -8,7 +8,6 @@ mod common;
 mod set;
 mod tampering;
 
-use std::fs::File;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +17,18 @@ use b70_store::{
     Content, Error, Expected, HashOptions, LeaseEvidence, Progress, Quiet, Receipt, ReceiptReason, ReceiptVerdict,
     Sha256, Standing, Trust, admit, examine, issue,
 };
+use b70_testkit::writers::open_to_write;
 use b70_testkit::{bytes, memory};
 
 use common::{Talker, answer, child, disk, job, name, tree};
-use set::Set;
+use set::{Set, write};
 
 const RECEIPT: &str = "receipt.json";
 const FORMAT: &str = "test-receipt-v2";
 const SIZE: usize = 5000;
 
 #[test]
-fn a_receipt_is_trusted_without_reading_and_survives_storage() {
+fn a_receipt_lets_quiet_files_rest_unread_and_saves_the_sha256_of_others() {
     for dir in [disk(), memory()] {
         let set = Set::new(dir, 7);
         let receipt = set.issue_and_store();
@@ -38,11 +38,14 @@ fn a_receipt_is_trusted_without_reading_and_survives_storage() {
             && Content::from(f) == Content::of(&bytes(SIZE, seed(f.name.as_str())))));
         let outcome = set.admit();
         assert!(outcome.is_admitted());
-        assert_eq!((outcome.trust, outcome.bytes_read, outcome.refreshed.is_some()), (Trust::Receipt, 0, false));
-        assert_eq!((outcome.reasons.as_slice(), outcome.extra.as_slice(), outcome.files.len()), (&[][..], &[][..], 7));
+        let (trust, bytes) = set.at_rest();
+        assert_eq!((outcome.trust, outcome.bytes_read, outcome.refreshed.is_some()), (trust, bytes, false));
+        let in_memory = |r: &ReceiptReason| matches!(r, ReceiptReason::MutableInMemory { .. });
+        assert!(outcome.reasons.iter().all(in_memory) && (bytes > 0 || outcome.reasons.is_empty()), "{outcome:?}");
+        assert_eq!((outcome.extra.as_slice(), outcome.files.len()), (&[][..], 7));
         // Reading the files and looking at them changes nothing.
         drop(tree(set.dir.path()));
-        assert_eq!(set.admit().trust, Trust::Receipt);
+        assert_eq!(set.admit().trust, trust);
     }
 }
 
@@ -58,7 +61,7 @@ fn without_a_receipt_everything_is_hashed_and_one_is_offered() {
     assert_eq!((outcome.trust, outcome.bytes_read), (Trust::Sha256, 3 * SIZE as u64));
     assert!(matches!(outcome.reasons.as_slice(), [ReceiptReason::ReceiptMissing { .. }]));
     outcome.refreshed.expect("offered").store(&set.root, &name(RECEIPT)).expect("stored");
-    assert_eq!(set.admit().trust, Trust::Receipt);
+    assert_eq!(set.admit().trust, Trust::Blake3);
 }
 
 #[test]
@@ -77,11 +80,7 @@ fn metadata_changes_are_reproved_by_blake3_and_refreshed() {
                 std::fs::rename(p.with_extension("x"), p).expect("renamed");
             },
             &|p| {
-                File::options()
-                    .append(true)
-                    .open(p)
-                    .and_then(|f| f.set_modified(std::time::SystemTime::UNIX_EPOCH))
-                    .expect("set");
+                open_to_write(p).set_modified(std::time::SystemTime::UNIX_EPOCH).expect("set");
             },
         ];
         for change in changes {
@@ -89,14 +88,21 @@ fn metadata_changes_are_reproved_by_blake3_and_refreshed() {
             change(&set.path(2));
             let outcome = set.admit();
             assert!(outcome.is_admitted());
-            assert_eq!((outcome.trust, outcome.bytes_read), (Trust::Blake3, SIZE as u64), "only that file was read");
-            assert!(
-                matches!(outcome.reasons.as_slice(), [ReceiptReason::IdentityChanged { .. }]),
-                "{:?}",
-                outcome.reasons
-            );
+            let (at_rest, all) = set.at_rest();
+            let read = if all == 0 { SIZE as u64 } else { all };
+            let weakest = at_rest.min(Trust::Blake3);
+            assert_eq!((outcome.trust, outcome.bytes_read), (weakest, read), "on a disk only that file was read");
+            let changed = |r: &&ReceiptReason| matches!(r, ReceiptReason::IdentityChanged { .. });
+            assert_eq!(outcome.reasons.iter().filter(changed).count(), 1, "{:?}", outcome.reasons);
             outcome.refreshed.expect("refreshed").store(&set.root, &name(RECEIPT)).expect("stored");
-            assert_eq!(set.admit().trust, Trust::Receipt);
+            if set.path(2).metadata().expect("there").permissions().mode() & 0o222 != 0 && all == 0 {
+                let again = set.admit();
+                let said = matches!(again.reasons.as_slice(), [ReceiptReason::Writable { .. }]);
+                assert!(said && again.bytes_read == SIZE as u64, "{again:?}");
+                std::fs::set_permissions(set.path(2), PermissionsExt::from_mode(0o444)).expect("set");
+            } else {
+                assert_eq!(set.admit().trust, at_rest);
+            }
         }
     }
 }
@@ -105,8 +111,8 @@ fn metadata_changes_are_reproved_by_blake3_and_refreshed() {
 fn changed_missing_and_extra_files_are_all_named() {
     let set = Set::new(memory(), 6);
     set.issue_and_store();
-    std::fs::write(set.path(0), bytes(SIZE, 99)).expect("written");
-    std::fs::write(set.path(1), "short").expect("written");
+    write(&set.path(0), &bytes(SIZE, 99));
+    write(&set.path(1), b"short");
     std::fs::remove_file(set.path(2)).expect("removed");
     std::fs::remove_file(set.path(3)).expect("removed");
     symlink("0.bin", set.path(3)).expect("linked");
@@ -128,13 +134,13 @@ fn changed_missing_and_extra_files_are_all_named() {
 
 #[test]
 fn another_binding_format_or_expectation_voids_the_receipt() {
-    let mut set = Set::new(memory(), 3);
+    let mut set = Set::new(disk(), 3);
     let receipt = set.issue_and_store();
     let void = |set: &Set| {
         let examination = examine(&set.subject(), &receipt, &HashOptions::default()).expect("looked");
         assert!(!examination.is_trusted());
         let outcome = set.admit();
-        assert!(outcome.is_admitted() && outcome.trust > Trust::Receipt, "{outcome:?}");
+        assert!(outcome.is_admitted() && outcome.bytes_read > 0, "{outcome:?}");
         outcome.reasons
     };
     set.bindings.insert("set_key".to_owned(), "other".to_owned());
@@ -147,7 +153,7 @@ fn another_binding_format_or_expectation_voids_the_receipt() {
     assert!(matches!(void(&set).as_slice(), [ReceiptReason::ListedButNotExpected { .. }]));
     set.files.push(dropped);
 
-    std::fs::write(set.dir.path().join("another"), "another").expect("written");
+    write(&set.dir.path().join("another"), b"another");
     set.files.push(Expected { name: name("another"), size: 7, sha256: Some(Sha256::of(b"another")) });
     assert!(matches!(void(&set).as_slice(), [ReceiptReason::NotListed { .. }]));
     set.files.pop();
@@ -165,9 +171,9 @@ fn a_file_nobody_vouches_for_is_said_to_be_so() {
     let outcome = set.admit();
     assert!(outcome.is_admitted() && outcome.reasons.iter().any(|r| matches!(r, ReceiptReason::Unvouched { .. })));
     outcome.refreshed.expect("offered").store(&set.root, &name(RECEIPT)).expect("stored");
-    assert_eq!(set.admit().trust, Trust::Receipt);
+    assert_eq!(set.admit().trust, Trust::Blake3);
     // From then on the receipt says what it must be.
-    std::fs::write(set.path(0), bytes(SIZE, 5)).expect("written");
+    write(&set.path(0), &bytes(SIZE, 5));
     assert!(!set.admit().is_admitted());
 }
 
@@ -242,7 +248,12 @@ fn old_receipts_and_other_boots() {
         edit(&mut value);
         resign(&value)
     };
-    let admit_with = |receipt| admit(&set.subject(), Ok(receipt), &HashOptions::default()).expect("decided");
+    // In memory each file is read anyway; what concerns the receipt is said besides.
+    let admit_with = |receipt| {
+        let mut outcome = admit(&set.subject(), Ok(receipt), &HashOptions::default()).expect("decided");
+        outcome.reasons.retain(|r| !matches!(r, ReceiptReason::MutableInMemory { .. }));
+        outcome
+    };
     let other = receipt(&|v| v["boot"]["boot_id"] = "another".into());
     assert_eq!(admit_with(other).reasons, [ReceiptReason::OtherBoot]);
     let other = receipt(&|v| v["files"][0]["identity"]["mnt_id"] = 1.into());
@@ -259,7 +270,7 @@ fn old_receipts_and_other_boots() {
         v["boot"]["realtime_ns"] = (v["boot"]["realtime_ns"].as_i64().expect("a number") - 86_400_000_000_000).into();
     });
     let outcome = admit(&set.subject(), Ok(day_old), &how).expect("decided");
-    assert!(matches!(outcome.reasons.as_slice(), [ReceiptReason::TooOld { .. }]), "{:?}", outcome.reasons);
+    assert!(matches!(outcome.reasons.as_slice(), [ReceiptReason::TooOld { .. }, ..]), "{:?}", outcome.reasons);
     assert_eq!(outcome.trust, Trust::Blake3);
 
     // On a disk, device number and mount id may change over a reboot; what stays is the rest.
@@ -272,7 +283,7 @@ fn old_receipts_and_other_boots() {
     }
     let outcome = admit(&set.subject(), Ok(resign(&value)), &HashOptions::default()).expect("decided");
     let fine = value["fine_stamps"].as_bool().expect("a flag");
-    assert_eq!(outcome.trust, if fine { Trust::Receipt } else { Trust::Blake3 }, "{:?}", outcome.reasons);
+    assert_eq!(outcome.trust, if fine { Trust::QuietFile } else { Trust::Blake3 }, "{:?}", outcome.reasons);
 }
 
 /// Gives an edited document the checksum it needs, as the message about the wrong one states it.
@@ -292,7 +303,7 @@ fn resign(value: &serde_json::Value) -> Receipt {
 fn a_file_open_for_writing_gets_no_receipt() {
     for dir in [disk(), memory()] {
         let set = Set::new(dir, 2);
-        let writer = File::options().write(true).open(set.path(1)).expect("open");
+        let writer = open_to_write(&set.path(1));
         match issue(&set.subject(), &HashOptions::default()).expect("the bytes are right") {
             ReceiptVerdict::VerifiedUntrusted { files, reasons } => {
                 assert_eq!(files.len(), 2);
@@ -317,7 +328,7 @@ fn child_entry() {
     let Some((what, path)) = job() else { return };
     match what.as_str() {
         "map" => {
-            let file = File::options().read(true).write(true).open(path).expect("open");
+            let file = open_to_write(&path);
             // SAFETY: the test keeps the file's length as it is while the child lives.
             let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.expect("mapped");
             drop(file);
@@ -350,13 +361,13 @@ fn read_chars() -> u64 {
 
 #[test]
 fn honouring_187_files_reads_no_payload() {
-    for dir in [disk(), memory()] {
-        let set = Set::new(dir, 187);
+    {
+        let set = Set::new(disk(), 187);
         set.issue_and_store();
         let receipt_size = set.dir.path().join(RECEIPT).metadata().expect("there").len();
         let output = common::run(&mut child("child_entry", "honour", set.dir.path()));
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
-        let line = out.lines().find(|l| l.starts_with("Receipt 0 ")).unwrap_or_else(|| panic!("{out}"));
+        let line = out.lines().find(|l| l.starts_with("QuietFile 0 ")).unwrap_or_else(|| panic!("{out}"));
         let read: u64 = line.split(' ').nth(2).expect("a number").parse().expect("a number");
         // The receipt, the boot id, and this measurement's own look at /proc.
         assert!(read < receipt_size + 4096, "{read} bytes read, the receipt has {receipt_size}");
@@ -444,11 +455,14 @@ fn without_waiting_a_fresh_file_is_trusted_only_where_stamps_are_fine() {
 
 #[test]
 fn standings_of_single_files() {
-    let set = Set::new(memory(), 3);
+    let set = Set::new(disk(), 3);
     let receipt = set.issue();
-    std::fs::write(set.path(0), "x").expect("written");
+    write(&set.path(0), b"x");
     std::fs::set_permissions(set.path(1), PermissionsExt::from_mode(0o600)).expect("set");
     let examination = examine(&set.subject(), &receipt, &HashOptions::default()).expect("looked");
-    assert!(matches!(examination.files.as_slice(), [Standing::Changed(_), Standing::Void(_), Standing::Trusted]));
+    assert!(matches!(
+        examination.files.as_slice(),
+        [Standing::Changed(_), Standing::Void(_), Standing::Trusted(Trust::QuietFile)]
+    ));
     assert_eq!((examination.changed().len(), examination.all_reasons().len()), (1, 1));
 }

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt, symlink};
 use std::path::Path;
 
-use b70_store::Trust;
+use b70_testkit::writers::{flip_through_map, open_to_write};
 use b70_testkit::{Dice, bytes, memory};
 
 use crate::common::{disk, name};
-use crate::set::Set;
+use crate::set::{Set, write};
 use crate::{RECEIPT, SIZE};
 
 /// What a tampering must lead to.
@@ -35,13 +35,13 @@ fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
     let meta = path.metadata().expect("there");
     let at = dice.below(SIZE as u64) as usize;
     let flip = || {
-        let file = File::options().read(true).write(true).open(&path).expect("open");
+        let file = open_to_write(&path);
         let mut byte = [0];
         file.read_exact_at(&mut byte, at as u64).expect("read");
         file.write_all_at(&[byte[0] ^ 0x10], at as u64).expect("written");
     };
     let other_bytes = || bytes(SIZE, 1000 + at as u64);
-    match dice.below(19) {
+    match dice.below(20) {
         0 => {
             flip();
             ("one bit", Must::Refuse)
@@ -52,40 +52,40 @@ fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
             ("one bit, times restored", Must::Refuse)
         }
         2 => {
-            std::fs::write(&path, other_bytes()).expect("written");
+            write(&path, &other_bytes());
             restore_times(&path, &meta);
             ("rewritten in place, times restored", Must::Refuse)
         }
         3 => {
             let twin = path.with_extension("twin");
-            std::fs::write(&twin, other_bytes()).expect("written");
+            write(&twin, &other_bytes());
             restore_times(&twin, &meta);
             std::fs::rename(&twin, &path).expect("renamed");
             ("replaced by rename, times restored", Must::Refuse)
         }
         4 => {
             std::fs::remove_file(&path).expect("removed");
-            std::fs::write(&path, other_bytes()).expect("written");
+            write(&path, &other_bytes());
             restore_times(&path, &meta);
             ("removed and made again (perhaps the same inode)", Must::Refuse)
         }
         5 => {
-            File::options().write(true).open(&path).and_then(|f| f.set_len(at as u64)).expect("cut");
+            open_to_write(&path).set_len(at as u64).expect("cut");
             ("truncated", Must::Refuse)
         }
         6 => {
-            let file = File::options().write(true).open(&path).expect("open");
+            let file = open_to_write(&path);
             file.set_len(at as u64).and_then(|()| file.set_len(SIZE as u64)).expect("cut and grown");
             drop(file);
             restore_times(&path, &meta);
             ("truncated and grown back", Must::Refuse)
         }
         7 => {
-            File::options().write(true).open(&path).and_then(|f| f.set_len((SIZE + 1 + at) as u64)).expect("grown");
+            open_to_write(&path).set_len((SIZE + 1 + at) as u64).expect("grown");
             ("extended", Must::Refuse)
         }
         8 => {
-            let file = File::options().read(true).write(true).open(&path).expect("open");
+            let file = open_to_write(&path);
             // SAFETY: nobody changes the file's length while the map lives.
             let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.expect("mapped");
             map[at] ^= 1;
@@ -152,6 +152,10 @@ fn tamper(set: &Set, dice: &mut Dice) -> (&'static str, Must) {
             receipt.store(&set.root, &name(RECEIPT)).expect("stored");
             ("receipt of another copy", Must::Reprove)
         }
+        18 => {
+            flip_through_map(&path, at, 1);
+            ("stored through a mapping that read first", Must::Refuse)
+        }
         _ => {
             flip();
             flip();
@@ -176,7 +180,7 @@ fn tamper_many(make: fn() -> tempfile::TempDir, rounds: u64) {
             }
             Must::Reprove => {
                 assert!(outcome.is_admitted(), "round {round}, {what}: {:?}", outcome.changed);
-                assert!(outcome.trust > Trust::Receipt, "round {round}, {what}: trusted by receipt");
+                assert!(outcome.bytes_read > 0, "round {round}, {what}: trusted by receipt");
                 assert!(!outcome.reasons.is_empty(), "round {round}, {what}: no reason");
                 reproved += 1;
             }
