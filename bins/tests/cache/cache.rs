@@ -149,12 +149,12 @@ fn the_whole_life_of_an_entry() {
     let (code, again) = bench.run(&with("prepare"));
     assert_eq!(
         (code, &again["entries"][0]["action"], &again["entries"][0]["trust"]),
-        (0, &"reused".into(), &"receipt".into())
+        (0, &"reused".into(), &"blake3".into())
     );
 
     let (code, status) = bench.run(&with("status"));
     let entry = &status["entries"][0];
-    assert_eq!((code, &entry["valid"], &entry["trust"]), (0, &true.into(), &"receipt".into()), "{status}");
+    assert_eq!((code, &entry["valid"], &entry["trust"]), (0, &true.into(), &"blake3".into()), "{status}");
     assert!(entry["metadata"]["format"] == "byte-identical-gguf-ram-cache" && entry["reason"].is_string());
 
     let plain = Command::new(env!("CARGO_BIN_EXE_b70-cache"))

@@ -185,7 +185,8 @@ impl SourceSubject {
         progress: &Progress<'_>,
     ) -> Result<SourceProof, PackError> {
         let started = Instant::now();
-        let how = HashOptions { progress: *progress, ..HashOptions::default() };
+        // A model is somebody's download: what its owner may write to at any time is read again.
+        let how = HashOptions { read_only: true, progress: *progress, ..HashOptions::default() };
         let mut reasons = Vec::new();
         if !self.same_files(model)? {
             return read_open_files(model, pass, progress, vec!["another file took the model's name".to_owned()]);

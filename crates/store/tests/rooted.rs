@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use b70_store::{
-    Error, Expected, Extras, FsKind, HashOptions, HiddenDir, OnExisting, Progress, Quiet, Receipt, ReceiptReason,
-    ReceiptVerdict, Subject, TempFile, Trust, admit, examine, headroom, issue, open_ram_root, publish_bytes,
-    replace_bytes, sweep_orphans,
+    Error, Expected, Extras, FsKind, HashOptions, HiddenDir, LeaseEvidence, OnExisting, Progress, Quiet, Receipt,
+    ReceiptReason, ReceiptVerdict, Subject, TempFile, Trust, admit, examine, headroom, issue, make_immutable,
+    open_ram_root, probe_immutable, publish_bytes, replace_bytes, sweep_orphans,
 };
+use b70_testkit::writers::{SharedMap, StalledWrite, exchange_extents, flip_through_map, open_to_write};
 use b70_testkit::{bytes, memory};
 
 use common::{child, disk, job, name, root, run, tree};
@@ -384,4 +385,180 @@ fn disk_for_others() -> tempfile::TempDir {
     let kind = b70_store::file_system_of(root(dir.path()), dir.path()).expect("asked").kind;
     assert!(kind.may_hold_receipts() && !kind.in_memory(), "/var/tmp must be on ext4, xfs or btrfs, is on {kind:?}");
     dir
+}
+
+impl Mount {
+    /// A file system of that kind on a small image.
+    fn image(kind: &str) -> Self {
+        Self::new(|dir, at| {
+            let image = dir.join("image");
+            std::fs::File::create(&image).and_then(|f| f.set_len(400 << 20)).expect("an image");
+            let image = image.to_str().expect("utf-8");
+            command(&format!("mkfs.{kind}"), &["-q", image]);
+            command("mount", &["-o", "loop", image, at]);
+        })
+    }
+}
+
+/// 64 KiB: every file system keeps them in extents of their own.
+const BIG: usize = 64 << 10;
+
+/// A file of its own folder, mode 0444, and what is expected of it.
+fn victim(top: &b70_store::Root, data: &[u8]) -> Expected {
+    replace_bytes(top, &name("f"), data, 0o444).expect("published");
+    expected("f", data)
+}
+
+/// What a look by the receipt makes of the file: the rung and the bytes that were read, or none where it is refused.
+fn look(top: &b70_store::Root, file: &Expected, receipt: &Receipt) -> Option<(Trust, u64)> {
+    let how = |s: &Subject<'_>, how: &HashOptions<'_>| admit(s, Ok(receipt.clone()), how);
+    let outcome = with(top, std::slice::from_ref(file), WAIT, how).expect("decided");
+    outcome.is_admitted().then_some((outcome.trust, outcome.bytes_read))
+}
+
+/// What is immutable may rest unread: the kernel refuses root itself every way to change it, on each file system that knows the
+/// flag. What could write before it was set is seen, and gets no receipt.
+#[test]
+#[ignore = "needs root, mounts and mkfs.xfs, mkfs.btrfs (packages xfsprogs, btrfs-progs): cargo xtask test --all"]
+fn immutable_files_rest_unread_and_nothing_changes_them() {
+    for kind in ["tmpfs", "ext4", "xfs", "btrfs"] {
+        let mount = if kind == "tmpfs" { Mount::tmpfs("size=64m") } else { Mount::image(kind) };
+        let top = root(&mount.at);
+        probe_immutable(&top).unwrap_or_else(|e| panic!("{kind}: {e}"));
+        let (data, path) = (bytes(BIG, 1), mount.at.join("f"));
+        let file = victim(&top, &data);
+        let open = || top.open_file(&name("f")).expect("open");
+
+        // A descriptor and a mapping from before: both can still write, and both are seen.
+        let writer = open_to_write(&path);
+        make_immutable(open(), &path).expect("made");
+        let denied = |verdict| match verdict {
+            ReceiptVerdict::VerifiedUntrusted { reasons, .. } => {
+                assert!(
+                    reasons.iter().any(|r| matches!(r, ReceiptReason::OpenForWriting { .. })),
+                    "{kind}: {reasons:?}"
+                );
+            }
+            other => panic!("{kind}: {other:?}"),
+        };
+        denied(verdict(&top, std::slice::from_ref(&file), WAIT));
+        drop(writer);
+        top.remove_file(&name("f")).expect("root removes what is immutable");
+        let file = victim(&top, &data);
+        let map = SharedMap::of(&path);
+        make_immutable(open(), &path).expect("made");
+        denied(verdict(&top, std::slice::from_ref(&file), WAIT));
+        drop(map);
+
+        let receipt = match verdict(&top, std::slice::from_ref(&file), WAIT) {
+            ReceiptVerdict::Trusted(receipt) => *receipt,
+            other => panic!("{kind}: {other:?}"),
+        };
+        assert_eq!(receipt.files[0].evidence, LeaseEvidence::Immutable);
+        assert_eq!(look(&top, &file, &receipt), Some((Trust::Immutable, 0)), "{kind}");
+
+        // Root, by every way.
+        std::fs::write(mount.at.join("twin"), bytes(BIG, 2)).expect("written");
+        let twin = mount.at.join("twin");
+        let ways: [(&str, std::io::Result<()>); 8] = [
+            ("write", std::fs::write(&path, b"x")),
+            ("append", std::fs::File::options().append(true).open(&path).map(drop)),
+            ("truncate", std::fs::File::options().write(true).truncate(true).open(&path).map(drop)),
+            ("chmod", std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644))),
+            ("rename over it", std::fs::rename(&twin, &path)),
+            ("unlink", std::fs::remove_file(&path)),
+            ("link", std::fs::hard_link(&path, mount.at.join("link"))),
+            ("exchange extents", exchange_extents(&path)),
+        ];
+        for (way, done) in ways {
+            let refused = done.expect_err(way);
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM), "{kind}, {way}: {refused}");
+        }
+        assert_eq!(look(&top, &file, &receipt), Some((Trust::Immutable, 0)), "{kind}");
+
+        // With the flag gone, changed and set again, the times tell.
+        command("chattr", &["-i", path.to_str().expect("utf-8")]);
+        let (rung, read) = look(&top, &file, &receipt).expect("the bytes are the same");
+        assert_eq!((rung, read), (Trust::Blake3, BIG as u64), "{kind}");
+        flip_through_map(&path, 77, 1);
+        make_immutable(open(), &path).expect("made");
+        assert_eq!(look(&top, &file, &receipt), None, "{kind}");
+        // A replacement clears the flag of what it replaces; so does the removal of a whole folder.
+        replace_bytes(&top, &name("f"), &data, 0o444).expect("replaced");
+        let folder = top.create_dir_durable(&name("folder"), 0o755).expect("made");
+        publish_bytes(&folder, &name("g"), &data, 0o444, OnExisting::Fail).expect("published");
+        make_immutable(folder.open_file(&name("g")).expect("open"), &mount.at).expect("made");
+        top.remove_tree(&name("folder")).expect("removed");
+        println!("{kind}: immutable holds against root; 8 ways refused");
+    }
+}
+
+/// The writers that the first rule did not see, each against what stands now.
+#[test]
+#[ignore = "needs root, mounts and mkfs.xfs (package xfsprogs): cargo xtask test --all"]
+fn writers_that_move_no_time_stamp() {
+    // A mapping that reads first: on tmpfs nothing moves, so nothing there is believed unread.
+    let mount = Mount::tmpfs("size=64m");
+    let top = root(&mount.at);
+    let data = bytes(BIG, 1);
+    let issued = |top: &b70_store::Root, file: &Expected| match verdict(top, std::slice::from_ref(file), WAIT) {
+        ReceiptVerdict::Trusted(receipt) => *receipt,
+        other => panic!("{other:?}"),
+    };
+    let file = victim(&top, &data);
+    let receipt = issued(&top, &file);
+    assert_eq!(look(&top, &file, &receipt), Some((Trust::Blake3, BIG as u64)));
+    let before = mount.at.join("f").metadata().expect("there");
+    flip_through_map(&mount.at.join("f"), 9, 1);
+    let after = mount.at.join("f").metadata().expect("there");
+    println!("tmpfs, a mapping that read first: times moved: {}", before.modified().ok() != after.modified().ok());
+    assert_eq!(look(&top, &file, &receipt), None);
+
+    // Extents exchanged: root may open a file without permission to write, and then no time moves. The rung says that it is worth
+    // what the owner is worth. Another owner has to take the permission first, which moves a time.
+    for kind in ["ext4", "xfs"] {
+        let mount = Mount::image(kind);
+        let top = root(&mount.at);
+        let file = victim(&top, &data);
+        let receipt = issued(&top, &file);
+        assert_eq!(look(&top, &file, &receipt), Some((Trust::QuietFile, 0)), "{kind}");
+        let path = mount.at.join("f");
+        let exchanged = exchange_extents(&path);
+        println!("{kind}: root exchanges extents: {exchanged:?}; then {:?}", look(&top, &file, &receipt));
+        exchanged.expect("the kernel exchanges them");
+        assert!(std::fs::read(&path).expect("there") != data, "{kind}: other bytes");
+        assert!(
+            look(&top, &file, &receipt).is_none_or(|(trust, _)| trust == Trust::QuietFile),
+            "{kind}: no other rung"
+        );
+
+        let file = victim(&top, &data);
+        let receipt = issued(&top, &file);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("set");
+        exchange_extents(&path).expect("the kernel exchanges them");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o444)).expect("set");
+        assert_eq!(look(&top, &file, &receipt), None, "{kind}: chmod moves a time, and what is read is refused");
+    }
+
+    // A write that stalls: its time is the one of its beginning. While it is under way there is no lease, and no receipt.
+    for mount in [Mount::tmpfs("size=64m"), Mount::image("ext4"), Mount::image("xfs")] {
+        let top = root(&mount.at);
+        let file = victim(&top, &data);
+        let stalled = StalledWrite::begin(&mount.at.join("f"), [7; 4096]).expect("userfaultfd needs root");
+        // Where the file system lets nobody read meanwhile, the hashing waits for the bytes, and finds them.
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            stalled.release().expect("written");
+        });
+        match with(&top, std::slice::from_ref(&file), WAIT, |s, how| issue(s, how)) {
+            Ok(ReceiptVerdict::VerifiedUntrusted { reasons, .. }) => {
+                assert!(reasons.iter().any(|r| matches!(r, ReceiptReason::OpenForWriting { .. })), "{reasons:?}");
+            }
+            Err(Error::Sha256 { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        release.join().expect("released");
+        let outcome = with(&top, std::slice::from_ref(&file), WAIT, |s, how| issue(s, how));
+        assert!(matches!(outcome, Err(Error::Sha256 { .. })), "{outcome:?}");
+    }
 }

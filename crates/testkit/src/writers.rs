@@ -69,25 +69,34 @@ struct SwapExtents {
 const EXT4_IOC_MOVE_EXT: libc::Ioctl = 0xC028_660F_u32 as libc::Ioctl;
 const XFS_IOC_SWAPEXT: libc::Ioctl = 0xC0C0_586D_u32 as libc::Ioctl;
 
-/// Exchanges what two files of one size hold, below their inodes: `EXT4_IOC_MOVE_EXT` on ext4, `XFS_IOC_SWAPEXT` on XFS. Neither
-/// asks for a privilege beyond opening both for writing.
-pub fn exchange_extents(victim: &Path, other: &Path) -> io::Result<()> {
-    let open = |path: &Path| File::options().read(true).write(true).open(path);
-    let (file, donor) = (open(victim)?, open(other)?);
-    for file in [&file, &donor] {
-        file.sync_all()?;
-    }
+/// Gives a file the blocks of a new one beside it that was never written, below its inode, so that it reads as zeros:
+/// `EXT4_IOC_MOVE_EXT` on ext4, `XFS_IOC_SWAPEXT` on XFS. Neither asks for a privilege beyond opening both for writing.
+pub fn exchange_extents(victim: &Path) -> io::Result<()> {
+    let file = File::options().read(true).write(true).open(victim)?;
+    file.sync_all()?;
     let stat = file.metadata()?;
+    let other = victim.with_extension("unwritten");
+    let donor = File::options().read(true).write(true).create(true).truncate(true).open(&other)?;
+    std::fs::remove_file(&other)?;
+    // SAFETY: a system call with integer arguments.
+    if unsafe { libc::fallocate(donor.as_raw_fd(), 0, 0, stat.len() as libc::off_t) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    donor.sync_all()?;
     let mut extent = MoveExtent {
         reserved: 0,
-        donor: donor.as_raw_fd() as u32,
+        // ext4 keeps what its first file reads: the victim is the other one.
+        donor: file.as_raw_fd() as u32,
         from: 0,
         donor_from: 0,
         blocks: stat.len().div_ceil(4096),
         moved: 0,
     };
     // SAFETY: the call reads and writes the one structure it is given, which has the layout of linux/ext4.h.
-    if unsafe { libc::ioctl(file.as_raw_fd(), EXT4_IOC_MOVE_EXT, &raw mut extent) } == 0 {
+    if unsafe { libc::ioctl(donor.as_raw_fd(), EXT4_IOC_MOVE_EXT, &raw mut extent) } == 0 {
+        // What is cached of the victim may still be as it was; the disk is not.
+        // SAFETY: a system call with integer arguments.
+        let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
         return Ok(());
     }
     let refused = io::Error::last_os_error();

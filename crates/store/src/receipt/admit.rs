@@ -152,8 +152,8 @@ fn extra(subject: &Subject<'_>) -> Result<Vec<PathBuf>> {
 /// Looks at every inode, compares it with the receipt, and asks what keeps the bytes still; reads no byte of the files.
 ///
 /// A file is believed unread on two rungs: immutable since before it was hashed ([`Trust::Immutable`]); or an ordinary file on
-/// a disk that belongs to this user or root, that has no permission to write, in folders that nobody else can write to, and
-/// that was hashed between two granted lease probes ([`Trust::QuietFile`]). On tmpfs only the first counts.
+/// a disk that belongs to this user or root, that nobody else can write to, nor to the folders it is in, and that was hashed
+/// between two granted lease probes ([`Trust::QuietFile`]). On tmpfs only the first counts.
 ///
 /// Errors: only what keeps the looks themselves from being made (no `openat2`, no `/proc`).
 pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) -> Result<Examination> {
@@ -164,7 +164,7 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) 
     // The file system is the same for all files of a device and mount: ask once for each.
     let mut systems: HashMap<(u64, Option<u64>), FileSystem> = HashMap::new();
     let mut files = Vec::with_capacity(subject.files.len());
-    let mut rungs = Rungs { subject, in_memory, folders: None, parents: HashMap::new() };
+    let mut rungs = Rungs { subject, in_memory, read_only: how.read_only, folders: None, parents: HashMap::new() };
     for expected in subject.files {
         let path = subject.root.join(&expected.name);
         let (handle, identity) = match subject.root.stat_handle(&expected.name) {
@@ -228,6 +228,7 @@ pub fn examine(subject: &Subject<'_>, receipt: &Receipt, how: &HashOptions<'_>) 
 struct Rungs<'a> {
     subject: &'a Subject<'a>,
     in_memory: bool,
+    read_only: bool,
     /// The root and the folders above it; looked at when the first file rests on them.
     folders: Option<Result<(), ReceiptReason>>,
     /// The folders between the root and the files.
@@ -255,21 +256,20 @@ impl Rungs<'_> {
         }
         match check_identity(&listed.identity, path, false) {
             Err(reason) => against.push(reason),
-            Ok(()) if listed.identity.mode & 0o222 != 0 => {
+            Ok(()) if self.read_only && listed.identity.mode & 0o222 != 0 => {
                 against.push(ReceiptReason::Writable { name: name(), mode: listed.identity.mode & 0o7777 });
             }
             Ok(()) => {}
         }
         self.folders.get_or_insert_with(|| check_folders(self.subject.root));
         if let Some(parent) = listed.name.parent() {
-            let found = match self.parents.get(&parent) {
-                Some(found) => found.clone(),
-                None => {
-                    let folder = self.subject.root.dir(&parent)?;
-                    let found = check_owner(&folder, folder.path().to_path_buf(), false).err();
-                    self.parents.insert(parent, found.clone());
-                    found
-                }
+            let found = if let Some(found) = self.parents.get(&parent) {
+                found.clone()
+            } else {
+                let folder = self.subject.root.dir(&parent)?;
+                let found = check_owner(&folder, folder.path().to_path_buf(), false).err();
+                self.parents.insert(parent, found.clone());
+                found
             };
             against.extend(found);
         }

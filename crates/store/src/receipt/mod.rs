@@ -8,8 +8,8 @@
 //! 1. *immutable*: the flag (`chattr +i`) was set before the hashing began, a lease probe after that found nobody who could
 //!    write from before, and it is set now, on the same inode with the same times; in memory also in the same boot;
 //! 2. *sealed*: a memfd whose seals forbid every change, hashed after it was sealed. It has no name and needs no receipt;
-//! 3. *quiet file*: an ordinary file on a local disk, this user's or root's, without any permission to write (`a-w`), in folders
-//!    that nobody else can write to, hashed between two granted lease probes. It holds against accidents and other users, not against the owner;
+//! 3. *quiet file*: an ordinary file on a local disk, this user's or root's, that nobody else can write to, nor to its folders,
+//!    hashed between two granted lease probes; where the caller asks, without permission to write for its owner, too. It holds against accidents and other users, not against the owner;
 //! 4. otherwise the bytes are *read again*; the receipt then saves the SHA-256, since it has the BLAKE3, too.
 //!
 //! A receipt is *issued* where any later change by the usual ways must show in the recorded tuple:
@@ -109,6 +109,8 @@ impl fmt::Debug for Extras<'_> {
 pub struct HashOptions<'a> {
     /// What to do when a file changed a moment ago.
     pub quiet: Quiet,
+    /// Whether a quiet file ([`Trust::QuietFile`]) must be without any permission to write, its owner's included.
+    pub read_only: bool,
     /// Whether a receipt older than this is void, against decay that no time stamp shows.
     pub max_age: Option<Duration>,
     /// Bytes hashed, and cancellation.
@@ -116,9 +118,9 @@ pub struct HashOptions<'a> {
 }
 
 impl Default for HashOptions<'_> {
-    /// Waits up to 3 s for quiet, no age limit, no progress.
+    /// Waits up to 3 s for quiet, no age limit, no progress; the owner may have permission to write.
     fn default() -> Self {
-        Self { quiet: Quiet::Wait(Duration::from_secs(3)), max_age: None, progress: Progress::NONE }
+        Self { quiet: Quiet::Wait(Duration::from_secs(3)), read_only: false, max_age: None, progress: Progress::NONE }
     }
 }
 
