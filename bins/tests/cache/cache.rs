@@ -1,7 +1,7 @@
 //! The real executable on real files: what it does, what it refuses, what it leaves behind.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -620,4 +620,44 @@ fn both_paths_are_printed_without_a_role() {
         command.args(["path", "--spec", text(&path), "--cache-root", text(&bench.root())]).output().expect("it runs");
     let lines: Vec<String> = String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect();
     assert!(lines.len() == 2 && lines[0].ends_with("t.gguf") && lines[1].ends_with("d.gguf"), "{out:?}");
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test --all"]
+fn an_immutable_copy_rests_unread_and_only_root_drops_it() {
+    let bench = Bench::new();
+    let model = bench.model("m.gguf", 1);
+    let sha256 = digest(&model).to_string();
+    let select = ["--model", text(&model), "--sha256", &sha256];
+    let with = |command: &'static str, more: &[&'static str]| -> Vec<String> {
+        std::iter::once(command).chain(select).chain(more.iter().copied()).map(str::to_owned).collect()
+    };
+    let run = |arguments: Vec<String>| bench.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    // Made so later as well as at once.
+    let (code, prepared) = run(with("prepare", &["--no-measure"]));
+    assert_eq!((code, &prepared["entries"][0]["trust"]), (0, &"sha256".into()), "{prepared}");
+    let (code, prepared) = run(with("prepare", &["--immutable"]));
+    assert_eq!((code, &prepared["entries"][0]["action"]), (0, &"reused".into()), "{prepared}");
+    let (code, status) = run(with("status", &[]));
+    assert_eq!((code, &status["entries"][0]["trust"]), (0, &"immutable".into()), "{status}");
+    let copy = PathBuf::from(status["entries"][0]["path"].as_str().expect("a path"));
+    assert!(std::fs::write(&copy, b"x").is_err(), "root cannot write to it");
+
+    // Another user may own the folder, and still not drop it: nothing of the entry goes.
+    Command::new("chown").args(["-R", "65534:65534"]).arg(bench.ram.path()).output().expect("chown of coreutils");
+    let program = bench.ram.path().join("b70-cache");
+    std::fs::copy(env!("CARGO_BIN_EXE_b70-cache"), &program).expect("room for a copy");
+    let mut command = Command::new(&program);
+    command.args(["drop", "--execute", "--json", "--cache-root"]).arg(bench.root()).uid(65534).gid(65534);
+    let (code, refused) = finish(command.current_dir("/").stdin(Stdio::null()).output().expect("it runs"));
+    let reasons = refused.to_string();
+    assert!(
+        code == 1
+            && reasons.contains("immutable")
+            && copy.parent().expect("a folder").join("cache-entry.json").exists(),
+        "{refused}"
+    );
+    let (code, dropped) = run(with("drop", &["--execute"]));
+    assert_eq!((code, &dropped["executed"]), (0, &true.into()), "{dropped}");
+    assert!(!copy.exists());
 }

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::common::{Lab, Ran, edit, flip, overwrite, payload, string, text, walk};
 use serde_json::Value;
@@ -323,4 +325,110 @@ fn four_stagings_at_once_agree() {
         assert_eq!(outcomes.iter().filter(|outcome| *outcome == "staged").count(), 1, "{outcomes:?}");
     });
     says(&staged.stage(), "reused", "blake3");
+}
+
+/// The executable as another user, who may enter what root made for all.
+fn as_nobody(program: &Path, arguments: &[&str]) -> (Option<i32>, Value) {
+    let mut command = Command::new(program);
+    command.args(arguments).arg("--json").uid(65534).gid(65534).current_dir("/").stdin(Stdio::null());
+    let output = command.output().expect("the executable runs");
+    (
+        output.status.code(),
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("no JSON ({e}): {output:?}")),
+    )
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test --all"]
+fn what_root_makes_immutable_rests_unread_for_everybody() {
+    let staged = Staged::new();
+    let immutable = ["--min-free", "1048576", "--immutable"];
+    let first = staged.run("stage-ram", &immutable).exits(0).json();
+    says(&first, "staged", "blake3");
+    let second = staged.run("stage-ram", &immutable).exits(0).json();
+    says(&second, "reused", "immutable");
+    assert_eq!((&second["checked_bytes"], &second["reasons"]), (&0.into(), &Value::Array(Vec::new())), "{second:#}");
+
+    // Another user reads it where it lies, by the receipt of root's.
+    let program = staged.ram.path().join("b70-pack");
+    fs::copy(env!("CARGO_BIN_EXE_b70-pack"), &program).expect("room for a copy");
+    let nowhere = text(Path::new("/nonexistent"));
+    let validate = ["stage-validate", "--set-key", &staged.key, "--ram-root", text(staged.ram.path())];
+    let validate = [&validate[..], &["--cache-root", nowhere]].concat();
+    let (code, report) = as_nobody(&program, &validate);
+    assert_eq!(
+        (code, &report["trust"], &report["checked_bytes"]),
+        (Some(0), &"immutable".into(), &0.into()),
+        "{report:#}"
+    );
+    fs::remove_file(&program).expect("our copy");
+
+    // Root itself cannot write to it; damage takes the flag away first, and is found.
+    let victim = payload(&staged.folder(), 0);
+    assert!(fs::write(&victim, b"x").is_err());
+    let run = |arguments: &[&str]| {
+        assert!(Command::new("chattr").args(arguments).arg(&victim).status().expect("chattr").success())
+    };
+    run(&["-i"]);
+    flip(&victim, 5);
+    run(&["+i"]);
+    let damaged = staged.run("stage-validate", &[]).exits(1).json();
+    assert!(damaged["trust"].is_null(), "{damaged:#}");
+    let repaired = staged.run("stage-ram", &immutable).exits(0).json();
+    says(&repaired, "repaired", "blake3");
+    says(&staged.run("stage-validate", &[]).exits(0).json(), "validated", "immutable");
+    // What is there is made immutable when that is asked for later.
+    let plain = Staged::new();
+    says(&plain.stage(), "staged", "blake3");
+    says(&plain.run("stage-ram", &immutable).exits(0).json(), "reused", "blake3");
+    says(&plain.run("stage-ram", &immutable).exits(0).json(), "reused", "immutable");
+    for staged in [staged, plain] {
+        clear(&staged.folder());
+    }
+}
+
+/// Takes the flag from every payload, so that the scratch folder can go.
+fn clear(folder: &Path) {
+    let status = Command::new("chattr").args(["-R", "-i"]).arg(folder).status();
+    assert!(status.expect("chattr of e2fsprogs").success());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test --all"]
+fn a_set_that_root_made_immutable_is_repaired_collected_and_refused_to_others() {
+    let lab = Lab::new();
+    let prepare = |more: &[&str]| {
+        let arguments = [&lab.mini()[..], more].concat();
+        lab.pack("prepare", &arguments).exits(0).json()
+    };
+    prepare(&["--immutable"]);
+    let again = prepare(&["--immutable"]);
+    assert_eq!((&again["trust"], &again["checked_bytes"]), (&"immutable".into(), &0.into()), "{again:#}");
+    let set = lab.set();
+    let victim = payload(&set, 0);
+    assert!(fs::remove_file(&victim).is_err(), "root cannot remove it");
+    // Repair clears the flag of what it replaces, and gc of what it removes.
+    let status = Command::new("chattr").arg("-i").arg(&victim).status().expect("chattr of e2fsprogs");
+    assert!(status.success());
+    flip(&victim, 9);
+    let status = Command::new("chattr").arg("+i").arg(&victim).status().expect("chattr of e2fsprogs");
+    assert!(status.success());
+    assert_eq!(prepare(&["--immutable"])["packed"], 1);
+    assert_eq!(prepare(&[])["trust"], "immutable");
+    fs::remove_file(set.join("manifest.json")).expect("the manifest is an ordinary file");
+    let gone = lab.pack("gc", &["--execute"]).exits(0).json();
+    assert_eq!(gone["actions"].as_array().map(Vec::len), Some(1), "{gone:#}");
+    assert!(!set.exists());
+    // Who may not set the flag is told so before anything is made.
+    let folder = tempfile::Builder::new().prefix("b70-test-").tempdir_in("/dev/shm").expect("a folder on /dev/shm");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("our folder");
+    let (program, model) = (folder.path().join("b70-pack"), folder.path().join("model.gguf"));
+    fs::copy(env!("CARGO_BIN_EXE_b70-pack"), &program).expect("room for a copy");
+    fs::copy(&lab.model, &model).expect("room for a copy");
+    fs::set_permissions(&model, fs::Permissions::from_mode(0o444)).expect("our file");
+    let root = folder.path().join("cache");
+    let arguments = ["prepare", "--model", text(&model), "--cache-root", text(&root), "--immutable"];
+    let (code, error) = as_nobody(&program, &arguments);
+    assert_eq!((code, &error["error"]["kind"]), (Some(2), &"immutable".into()), "{error:#}");
+    assert!(error["error"]["message"].to_string().contains("CAP_LINUX_IMMUTABLE"), "{error:#}");
 }

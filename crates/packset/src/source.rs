@@ -262,14 +262,13 @@ fn read_open_files(
     reasons: Vec<String>,
 ) -> Result<SourceProof, PackError> {
     let started = Instant::now();
-    let files = match pass {
-        Some(pass) => pass(DigestKind::Both).ok_or(PackError::Cancelled)?,
-        None => {
-            let files = (0..model.paths().count()).map(|index| model.file(index));
-            let jobs: Vec<Job<'_>> =
-                files.map(|(file, path)| Job { source: Source::File(file, path), size: None }).collect();
-            hash_many(&jobs, DigestKind::Both, progress).into_iter().collect::<Result<_, _>>()?
-        }
+    let files = if let Some(pass) = pass {
+        pass(DigestKind::Both).ok_or(PackError::Cancelled)?
+    } else {
+        let files = (0..model.paths().count()).map(|index| model.file(index));
+        let jobs: Vec<Job<'_>> =
+            files.map(|(file, path)| Job { source: Source::File(file, path), size: None }).collect();
+        hash_many(&jobs, DigestKind::Both, progress).into_iter().collect::<Result<_, _>>()?
     };
     let contents: Option<Vec<Content>> = files.iter().map(Digests::content).collect();
     let contents = contents.ok_or(PackError::Cancelled)?;

@@ -396,7 +396,7 @@ fn pack_stage(lane: &Lane, profile: &Profile, options: &ResolveOptions<'_>) -> O
             choice.bound = true;
             choice.path = Some(report.stage.display().to_string());
             choice.trust = report.trust;
-            choice.reason = "the stage is admitted".to_owned();
+            choice.reason.push_str("the stage is admitted");
             if !report.reasons.is_empty() {
                 choice.reason.push_str(&format!(" ({})", report.reasons.join("; ")));
             }
