@@ -550,7 +550,7 @@ fn writers_that_move_no_time_stamp() {
             std::thread::sleep(std::time::Duration::from_millis(300));
             stalled.release().expect("written");
         });
-        match with(&top, std::slice::from_ref(&file), WAIT, |s, how| issue(s, how)) {
+        match with(&top, std::slice::from_ref(&file), WAIT, issue) {
             Ok(ReceiptVerdict::VerifiedUntrusted { reasons, .. }) => {
                 assert!(reasons.iter().any(|r| matches!(r, ReceiptReason::OpenForWriting { .. })), "{reasons:?}");
             }
@@ -558,7 +558,7 @@ fn writers_that_move_no_time_stamp() {
             other => panic!("{other:?}"),
         }
         release.join().expect("released");
-        let outcome = with(&top, std::slice::from_ref(&file), WAIT, |s, how| issue(s, how));
+        let outcome = with(&top, std::slice::from_ref(&file), WAIT, issue);
         assert!(matches!(outcome, Err(Error::Sha256 { .. })), "{outcome:?}");
     }
 }
