@@ -3,7 +3,6 @@
 
 use std::io;
 
-use b70_store::GuardedWindow;
 use memmap2::{MmapMut, MmapOptions};
 
 /// Zeroed memory of its own; given back to the system when dropped.
@@ -20,7 +19,8 @@ impl Buffer {
         self.0.len()
     }
 
-    fn get(&self, len: usize) -> &[u8] {
+    /// The first `len` bytes.
+    pub(crate) fn get(&self, len: usize) -> &[u8] {
         &self.0[..len]
     }
 
@@ -41,30 +41,5 @@ impl Growing {
             _ => Buffer::new(len)?,
         };
         Ok(self.0.insert(buffer).get_mut(len))
-    }
-}
-
-/// Bytes of a file: where the kernel has them, or a copy.
-#[derive(Debug)]
-pub(crate) enum Bytes {
-    InPlace(GuardedWindow),
-    Copied(Buffer),
-}
-
-impl Bytes {
-    /// The first `len` bytes.
-    pub(crate) fn get(&self, len: usize) -> &[u8] {
-        match self {
-            Self::InPlace(window) => &window[..len],
-            Self::Copied(buffer) => buffer.get(len),
-        }
-    }
-
-    /// Bytes of memory that it takes.
-    pub(crate) fn memory(&self) -> usize {
-        match self {
-            Self::InPlace(window) => window.len(),
-            Self::Copied(buffer) => buffer.len(),
-        }
     }
 }

@@ -4,14 +4,11 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use b70_gguf::{GgufFile, OpenError, SplitError, SplitModel, Tensor};
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::GgufFacts;
-use b70_store::{
-    DigestKind, FileIdentity, GuardedFile, GuardedWindow, Job, Progress, Region, Source, hash_file, identity_of,
-};
+use b70_store::{DigestKind, FileIdentity, Job, Progress, Source, hash_file, identity_of};
 use serde_json::json;
 
 use crate::error::PackError;
@@ -159,57 +156,6 @@ impl Model {
             text.extend_from_slice(digest.as_bytes());
         }
         Sha256Hex::of(&text)
-    }
-}
-
-/// The leases of a model's files, for as long as nobody waits for them.
-#[derive(Debug)]
-pub(crate) struct Leases<'a> {
-    model: &'a Model,
-    files: Vec<Mutex<Option<GuardedFile>>>,
-}
-
-impl<'a> Leases<'a> {
-    /// Those that can be had.
-    pub(crate) fn take(model: &'a Model) -> Self {
-        let files = model.split.files().iter().map(|file| Mutex::new(GuardedFile::of(file.file()))).collect();
-        Self { model, files }
-    }
-
-    /// The lease of a file; given back, and none from then on, when somebody waits for it.
-    fn of(&self, file: usize) -> Option<GuardedFile> {
-        let mut lease = self.files[file].lock().unwrap_or_else(PoisonError::into_inner);
-        if lease.as_ref().is_some_and(|lease| !lease.is_held()) {
-            *lease = None;
-        }
-        lease.clone()
-    }
-
-    /// Gives back those for which somebody waits. For whoever reads nothing at the moment; `window` and `region` look by
-    /// themselves.
-    pub(crate) fn give_way(&self) {
-        for file in 0..self.files.len() {
-            self.of(file);
-        }
-    }
-
-    /// Gives all of them back: nothing more will be read.
-    pub(crate) fn end(&self) {
-        for lease in &self.files {
-            *lease.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        }
-    }
-
-    /// Bytes of a file where the kernel has them, if that is possible.
-    pub(crate) fn window(&self, file: usize, offset: u64, len: usize) -> Option<GuardedWindow> {
-        self.of(file)?.window(offset, len)
-    }
-
-    /// A part of a file, to be read by whoever hashes it.
-    pub(crate) fn region(&self, file: usize, offset: u64, len: u64) -> Region<'a> {
-        let lease = self.of(file);
-        let (file, path) = self.model.file(file);
-        Region { file, path, lease, offset, len }
     }
 }
 

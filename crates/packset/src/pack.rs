@@ -11,7 +11,7 @@ use std::path::Path;
 use b70_gguf::Tensor;
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::TensorPack;
-use b70_store::{DigestKind, Hasher, Progress, RelPath, Root, TempFile, on_threads};
+use b70_store::{Content, DigestKind, Hasher, Progress, RelPath, Root, TempFile, on_threads};
 
 use crate::buffer::Growing;
 use crate::error::PackError;
@@ -78,7 +78,8 @@ pub(crate) fn pack_whole(
     Ok(temp)
 }
 
-/// Reads, packs and writes one tensor in bands. Both digests are left to the proof that reads the file back.
+/// Reads, packs and writes one tensor in bands, and hashes what it reads; returns both digests of the source. Those of the
+/// payload are left to the proof that reads the file back.
 pub(crate) fn pack_banded(
     model: &Model,
     tensor: &SelectedTensor,
@@ -86,7 +87,7 @@ pub(crate) fn pack_banded(
     tensors_dir: &Root,
     limit: u64,
     progress: &Progress<'_>,
-) -> Result<TempFile, PackError> {
+) -> Result<(TempFile, Content), PackError> {
     let shape = tensor.shape;
     let payload_len = layout.payload_len(shape)?;
     let mut temp = TempFile::create(tensors_dir, PAYLOAD_MODE)?;
@@ -95,6 +96,7 @@ pub(crate) fn pack_banded(
     let mut buffers = Buffers::default();
     let no_memory = || PackError::io("get memory for", model.path());
     let rows = band_rows(shape, layout, limit)?;
+    let mut hasher = Hasher::new(DigestKind::Both);
     let mut first = 0;
     while first < shape.n {
         progress.check()?;
@@ -103,6 +105,7 @@ pub(crate) fn pack_banded(
         let source = buffers.source.get_mut(source_len as usize).map_err(no_memory())?;
         let payload = buffers.payload.get_mut(band_len as usize).map_err(no_memory())?;
         model.read_at(tensor.file_index, tensor.offset + first * (source_len / band.n), source)?;
+        hasher.update(source);
         layout.pack(band, source, payload, Threads::One)?;
         if band == shape {
             temp.write_all(payload)?;
@@ -117,7 +120,7 @@ pub(crate) fn pack_banded(
     }
     temp.close()?;
     temp.start_writeback();
-    Ok(temp)
+    Ok((temp, hasher.finish().content().expect("both were asked for")))
 }
 
 /// SHA-256 of the model's own bytes of a tensor.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use b70_gguf::GgmlType;
 use b70_packset::{SetDir, unpack_in};
-use b70_store::{GuardedFile, Progress};
+use b70_store::Progress;
 use common::Lab;
 use common::models::tensor_bytes;
 use proptest::prelude::*;
@@ -57,25 +57,6 @@ fn a_last_band_shorter_than_the_others() {
     let group = 64 / 32 * 18 * 16 * 2;
     check(&[[64, 80]], 2 * group, 1);
     check(&[[64, 80]], 2 * group + group / 2, 1);
-}
-
-#[test]
-fn a_model_that_somebody_has_open_for_writing_is_copied() {
-    let shapes = [[4096, 64], [512, 272], [64, 48]];
-    let tensors: Vec<_> = ["a", "b", "c"]
-        .iter()
-        .zip(&shapes)
-        .map(|(name, shape)| (name.as_bytes(), GgmlType::Q4_0, &shape[..]))
-        .collect();
-    let lab = Lab::with(&tensors);
-    let in_place = lab.prepare("in-place", 2, None);
-    let writer = fs::OpenOptions::new().append(true).open(&lab.path).expect("opens");
-    assert!(GuardedFile::of(&fs::File::open(&lab.path).expect("opens")).is_none(), "there is no lease beside a writer");
-    for (root, worker_set) in [("copied", None), ("in-bands", Some(20_000))] {
-        let prepared = lab.prepare(root, 2, worker_set);
-        assert_eq!(fixed(&lab.set("in-place", &in_place)), fixed(&lab.set(root, &prepared)), "{root}");
-    }
-    drop(writer);
 }
 
 proptest! {

@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use sha2::Digest as _;
 
 use crate::error::{Error, Result};
-use crate::guarded::Reader;
 use crate::path::{RelPath, Root};
 use crate::progress::Progress;
 use crate::receipt::ReceiptFile;
@@ -41,11 +40,13 @@ pub enum DigestKind {
 }
 
 impl DigestKind {
-    pub(crate) fn sha256(self) -> bool {
+    /// Whether SHA-256 is among them.
+    pub fn sha256(self) -> bool {
         self != Self::Blake3
     }
 
-    pub(crate) fn blake3(self) -> bool {
+    /// Whether BLAKE3 is among them.
+    pub fn blake3(self) -> bool {
         self != Self::Sha256
     }
 }
@@ -195,7 +196,7 @@ impl<'a> From<&'a Path> for Job<'a> {
 
 pub(crate) enum Opened<'a> {
     /// Opened for this alone.
-    Owned(Arc<File>),
+    Owned(File),
     Borrowed(&'a File),
 }
 
@@ -219,8 +220,8 @@ impl<'a> Job<'a> {
     pub(crate) fn open(&self) -> Result<(Opened<'a>, PathBuf, u64)> {
         let path = self.path();
         let opened = match self.source {
-            Source::Path(p) => Opened::Owned(Arc::new(crate::path::open_regular(p)?)),
-            Source::Beneath(root, name) => Opened::Owned(Arc::new(root.open_file(name)?)),
+            Source::Path(p) => Opened::Owned(crate::path::open_regular(p)?),
+            Source::Beneath(root, name) => Opened::Owned(root.open_file(name)?),
             Source::File(file, _) => Opened::Borrowed(file),
         };
         let found = opened.file().metadata().map_err(|e| Error::io("stat", &path, e))?.len();
@@ -267,6 +268,36 @@ pub(crate) fn pread_full(file: &File, buffer: &mut [u8], offset: u64) -> io::Res
     Ok(filled)
 }
 
+/// Reads a file from its start to its end, into a buffer of the caller's that is used again and again.
+pub(crate) struct Reader<'a> {
+    file: Opened<'a>,
+    filled: usize,
+    done: u64,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(file: Opened<'a>) -> Self {
+        Self { file, filled: 0, done: 0 }
+    }
+
+    /// Fills `buffer` with the next bytes, and says how many; 0 at the end.
+    pub(crate) fn advance(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.filled = pread(self.file.file(), buffer, self.done)?;
+        self.done += self.filled as u64;
+        Ok(self.filled)
+    }
+
+    /// What the last [`advance`](Self::advance) gave; `buffer` is the one it was called with.
+    pub(crate) fn bytes<'b>(&self, buffer: &'b [u8]) -> &'b [u8] {
+        &buffer[..self.filled]
+    }
+
+    /// Bytes given so far.
+    pub(crate) fn done(&self) -> u64 {
+        self.done
+    }
+}
+
 pub(crate) fn changed(path: &Path, expected: u64, found: u64) -> Error {
     Error::ChangedWhileReading {
         path: path.to_path_buf(),
@@ -283,7 +314,7 @@ pub(crate) fn hash_serial(
     progress: &Progress<'_>,
 ) -> Result<Digests> {
     let mut hasher = Hasher::new(what);
-    let mut reader = Reader::whole(file, len);
+    let mut reader = Reader::new(file);
     loop {
         progress.check()?;
         let n = reader.advance(buffer).map_err(|e| Error::io("read", path, e))?;
@@ -302,8 +333,7 @@ pub(crate) fn hash_serial(
 /// Bytes of a file that are spread over the pool at a time.
 const SPREAD: usize = 4 * BUFFER;
 
-/// One file over the pool: SHA-256 on one thread, BLAKE3 on all. What cannot be read in place is read ahead, the next buffer
-/// while the current one is hashed.
+/// One file over the pool: SHA-256 on one thread, BLAKE3 on all, and the next buffer is read while the current one is hashed.
 pub(crate) fn hash_pipelined(
     file: Opened<'_>,
     path: &Path,
@@ -312,17 +342,11 @@ pub(crate) fn hash_pipelined(
     progress: &Progress<'_>,
 ) -> Result<Digests> {
     let mut hasher = Hasher::new(what);
-    let mut reader = Reader::whole(file, len);
-    while let Some(window) = reader.next_window(SPREAD as u64) {
-        progress.check()?;
-        hasher.update_parallel(window);
-        progress.add(window.len() as u64);
-    }
-    let file = reader.file();
+    let file = file.file();
     let read = |buffer: &mut [u8], offset| pread_full(file, buffer, offset).map_err(|e| Error::io("read", path, e));
-    let rest = usize::try_from(len.saturating_sub(reader.done())).unwrap_or(SPREAD).clamp(4096, SPREAD);
-    let (mut current, mut next) = (vec![0; rest], vec![0; rest]);
-    let mut filled = read(&mut current, reader.done())?;
+    let size = usize::try_from(len).unwrap_or(SPREAD).clamp(4096, SPREAD);
+    let (mut current, mut next) = (vec![0; size], vec![0; size]);
+    let mut filled = read(&mut current, 0)?;
     while filled > 0 {
         progress.check()?;
         let offset = hasher.size() + filled as u64;
@@ -337,8 +361,7 @@ pub(crate) fn hash_pipelined(
     if hasher.size() == len { Ok(hasher.finish()) } else { Err(changed(path, len, hasher.size())) }
 }
 
-/// Hashes one file on the calling thread: in place where a lease keeps it from being truncated meanwhile
-/// ([`GuardedFile`](crate::GuardedFile)), else by `pread`.
+/// Hashes one file on the calling thread.
 ///
 /// Errors: [`Error::Missing`], [`Error::Kind`], [`Error::Size`] before a byte is read, [`Error::ChangedWhileReading`]
 /// when the file grows or shrinks meanwhile, [`Error::Cancelled`], [`Error::Io`].

@@ -12,10 +12,10 @@
 //! - *root*: an open directory. A name from a document opens beneath it without links, or not at all.
 //! - *publish*: build a file or folder unseen, make it durable, read it back, and only then give it its name.
 //! - *incumbent*: what already has the name. It is verified and kept, or replaced by rename; never overwritten.
-//! - *lease*: while it is held the kernel makes whoever opens the file for writing wait, so that its bytes can be hashed where
-//!   they are ([`GuardedFile`]). A caller's progress callback that opened a file for writing would wait for itself.
-//! - *receipt*: a record of one deep validation that lets the next one look at inodes alone. See [`Receipt`].
-//! - *evidence*, *trust*, *reason*: on what a receipt rests, which tier admitted, and why it was not a better one.
+//! - *receipt*: a record of one deep validation that spares the next one reading where the kernel keeps the bytes still, and
+//!   SHA-256 elsewhere. See [`Receipt`].
+//! - *lease probe*: a read lease taken and given back at once; that it is granted proves that nobody can write at this instant.
+//! - *evidence*, *trust*, *reason*: on what a receipt rests, which rung admitted, and why it was not a better one.
 //!
 //! # Example
 //!
@@ -63,7 +63,6 @@ mod digest;
 mod error;
 mod exposure;
 mod fault;
-mod guarded;
 mod headroom;
 mod identity;
 mod immutable;
@@ -86,7 +85,6 @@ pub use digest::{
 pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};
 pub use fault::step as fault_step;
-pub use guarded::{GuardedFile, GuardedWindow, Region};
 pub use headroom::{Headroom, Limit, headroom, meminfo_bytes, memory_limits};
 pub use identity::{
     Boot, FieldChange, FileIdentity, FileSystem, FsKind, Scope, file_system_of, identity_at, identity_of,

@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::digest::{
-    BUFFER, Blake3, DigestKind, Digests, Job, LANE_BUFFER, changed, hash_pipelined, hash_serial, on_threads,
+    BUFFER, Blake3, DigestKind, Digests, Job, LANE_BUFFER, Reader, changed, hash_pipelined, hash_serial, on_threads,
 };
 use crate::error::{Error, Result};
-use crate::guarded::Reader;
 use crate::progress::Progress;
 use crate::streams::{Sha256Streams, StreamKernel};
 
@@ -154,7 +153,7 @@ fn hash_side_by_side(
                 match jobs[job].open() {
                     Ok((opened, path, len)) => {
                         let blake3 = what.blake3().then(|| Box::new(blake3::Hasher::new()));
-                        let reader = Reader::whole(opened, len);
+                        let reader = Reader::new(opened);
                         *stream = Some(Stream { job, path, len, reader, blake3 });
                     }
                     Err(error) => done.push((job, Err(error))),

@@ -22,29 +22,13 @@ pub(crate) enum LeaseProbe {
 pub(crate) fn probe_lease(fd: BorrowedFd<'_>) -> LeaseProbe {
     match lease(fd) {
         Ok(()) => {
-            end_lease(fd);
+            // Unlocking a lease one holds cannot fail; were it to, closing the file ends it.
+            let _ = fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
             LeaseProbe::NoWriters
         }
         Err(Errno::AGAIN) => LeaseProbe::Writers,
         Err(e) => LeaseProbe::NoAnswer(e),
     }
-}
-
-/// Takes a read lease that lasts until [`end_lease`], or until the open file of `fd`, open read-only, is closed. Whether there
-/// is one now.
-pub(crate) fn take_lease(fd: BorrowedFd<'_>) -> bool {
-    lease(fd).is_ok()
-}
-
-/// Whether a read lease is held and nobody waits for its end.
-pub(crate) fn has_lease(fd: BorrowedFd<'_>) -> bool {
-    fcntl(fd, libc::F_GETLEASE, 0) == Ok(libc::F_RDLCK)
-}
-
-/// Gives a read lease back.
-pub(crate) fn end_lease(fd: BorrowedFd<'_>) {
-    // Unlocking a lease one holds cannot fail; were it to, closing the file ends it.
-    let _ = fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
 }
 
 fn lease(fd: BorrowedFd<'_>) -> Result<(), Errno> {
@@ -54,7 +38,7 @@ fn lease(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     fcntl(fd, libc::F_SETLEASE, libc::F_RDLCK).map(drop)
 }
 
-#[expect(unsafe_code, reason = "rustix and nix offer no F_SETLEASE, F_GETLEASE or F_SETSIG")]
+#[expect(unsafe_code, reason = "rustix and nix offer no F_SETLEASE or F_SETSIG")]
 fn fcntl(fd: BorrowedFd<'_>, command: libc::c_int, argument: libc::c_int) -> Result<libc::c_int, Errno> {
     // SAFETY: fcntl with these commands and integer arguments touches no memory of ours; `fd` is open, since it is
     // borrowed for the length of this call.

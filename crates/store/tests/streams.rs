@@ -5,8 +5,8 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use b70_store::{
-    Content, DigestKind, Error, GuardedFile, Job, OnExisting, Progress, Region, Sha256, Sha256Streams, StreamKernel,
-    TempFile, hash_many_with, pool, read_back,
+    Content, DigestKind, Error, Job, OnExisting, Progress, Sha256, Sha256Streams, StreamKernel, TempFile,
+    hash_many_with, pool, read_back,
 };
 use b70_testkit::{bytes, memory};
 use proptest::prelude::*;
@@ -180,20 +180,8 @@ fn files_read_back_together_have_what_was_written() {
                 assert_eq!(file.content(), None);
                 files.push(file);
             }
-            let beside = [bytes(100_001, 9), bytes(3, 8)];
-            // In the middle of a file, which is read in place once and copied once.
-            let path = dir.path().join("beside");
-            std::fs::write(&path, [&[1; 777][..], &beside[0], &beside[1], &[1; 77]].concat()).expect("written");
-            let file = std::fs::File::open(&path).expect("opens");
-            let part = |lease, offset, len| Region { file: &file, path: &path, lease, offset, len };
-            let lease = GuardedFile::of(&file).expect("a lease: nobody has the file open for writing");
-            let parts = [part(Some(lease), 777, 100_001), part(None, 777 + 100_001, 3)];
             let mut all: Vec<_> = files.iter_mut().take(4).collect();
-            let found = read_back(&mut all, &parts, kernel, &Progress::NONE).expect("they hold what was written");
-            let beyond = read_back(&mut [], &[part(None, 777, 200_000)], kernel, &Progress::NONE);
-            assert!(matches!(beyond, Err(Error::ChangedWhileReading { .. })), "{beyond:?}");
-            std::fs::remove_file(&path).expect("removed");
-            assert_eq!(found, [reference(&beside[0]), reference(&beside[1])]);
+            read_back(&mut all, kernel, &Progress::NONE).expect("they hold what was written");
             // The last one is read back by its commit.
             for (i, (mut file, data)) in files.into_iter().zip(&data).enumerate() {
                 assert_eq!(file.content(), (i < 4).then(|| Content::of(data)));
@@ -231,7 +219,7 @@ fn bytes_that_changed_in_the_file_are_found_and_nothing_gets_a_name() {
     temp.close().expect("closed");
     let mut file = temp;
     std::os::unix::fs::FileExt::write_at(&writer, &[data[150_000] ^ 1], 150_000).expect("damaged");
-    match read_back(&mut [&mut file], &[], StreamKernel::best(), &Progress::NONE) {
+    match read_back(&mut [&mut file], StreamKernel::best(), &Progress::NONE) {
         Err(Error::ReadBack { .. }) => {}
         other => panic!("{other:?}"),
     }

@@ -21,6 +21,8 @@ pub(super) struct Piece {
     pub(super) offset: u64,
     pub(super) len: usize,
     pub(super) tensor: Option<usize>,
+    /// A tensor that is packed from another reading and that these bytes are of: both readings must have the same digest.
+    pub(super) part_of: Option<usize>,
     /// Whether the model's own hashes need it.
     pub(super) hashed: bool,
     /// Whether it is the last of its file.
@@ -31,39 +33,31 @@ pub(super) struct Piece {
 pub(super) fn cut(model: &Model, wanted: &[Wanted], hash: bool) -> Vec<Piece> {
     let mut pieces = Vec::new();
     for file in 0..model.paths().count() {
-        let mut tensors: Vec<usize> =
-            (0..wanted.len()).filter(|&tensor| wanted[tensor].file == file && !wanted[tensor].oversize).collect();
+        let here = |tensor: &usize| wanted[*tensor].file == file && (hash || !wanted[*tensor].oversize);
+        let mut tensors: Vec<usize> = (0..wanted.len()).filter(here).collect();
         tensors.sort_by_key(|&tensor| wanted[tensor].offset);
         let mut at = 0;
-        let gap = |pieces: &mut Vec<Piece>, from: u64, to: u64| {
-            let mut from = from;
-            while hash && from < to {
-                let len = (to - from).min(GAP);
-                pieces.push(Piece {
-                    file,
-                    offset: from,
-                    len: len as usize,
-                    tensor: None,
-                    hashed: true,
-                    ends_file: false,
-                });
-                from += len;
+        // What is not held whole is read in parts.
+        let parts = |pieces: &mut Vec<Piece>, from: u64, to: u64, part_of: Option<usize>| {
+            let mut offset = from;
+            while hash && offset < to {
+                let len = (to - offset).min(GAP) as usize;
+                pieces.push(Piece { file, offset, len, tensor: None, part_of, hashed: true, ends_file: false });
+                offset += len as u64;
             }
         };
         for tensor in tensors {
-            let Wanted { offset, len, .. } = wanted[tensor];
-            gap(&mut pieces, at, offset);
-            pieces.push(Piece {
-                file,
-                offset,
-                len: len as usize,
-                tensor: Some(tensor),
-                hashed: hash,
-                ends_file: false,
-            });
+            let Wanted { offset, len, oversize, .. } = wanted[tensor];
+            parts(&mut pieces, at, offset, None);
             at = offset + len;
+            if oversize {
+                parts(&mut pieces, offset, at, Some(tensor));
+                continue;
+            }
+            let (len, tensor) = (len as usize, Some(tensor));
+            pieces.push(Piece { file, offset, len, tensor, part_of: None, hashed: hash, ends_file: false });
         }
-        gap(&mut pieces, at, model.file_size(file));
+        parts(&mut pieces, at, model.file_size(file), None);
         if let Some(last) = pieces.last_mut() {
             last.ends_file = true;
         }

@@ -1,16 +1,17 @@
 //! The pipeline of a prepare: one pass over the model feeds its own hash, the tensors' hashes and the packer.
 //!
-//! The model is cut into *pieces*: the tensors to pack, and what lies between them. A piece is fetched once, mapped where the
-//! kernel has it or else copied, and stays until everything that needs all of it has had it:
+//! The model is cut into *pieces*: the tensors to pack, and what lies between them. A piece is read once, into a buffer that
+//! stays until everything that needs it has had it, so that the bytes that are packed are the bytes that were hashed:
 //!
 //! ```text
-//! fetch ─┬─ model SHA-256 (piece after piece, one thread at a time: it is one stream)
-//!        ├─ model BLAKE3  (likewise, for the receipt)
-//!        └─ pack, write ── several tensors together: source SHA-256, and payloads read back: SHA-256 and BLAKE3
+//! read ─┬─ model SHA-256 (piece after piece, one thread at a time: it is one stream)
+//!       ├─ model BLAKE3  (likewise, for the receipt)
+//!       └─ a few tensors together: source SHA-256, pack, write ── many together: payloads read back, SHA-256 and BLAKE3
 //! ```
 //!
-//! The last step goes over sixteen files side by side, a window of each at a time, sources and payloads alike: it needs no
-//! piece in memory, only that the kernel still has the pages that were fetched and written a moment ago.
+//! A tensor that is too large to be held is packed by itself, in bands that are hashed as they are read; the model's stream
+//! reads it in parts. So it is with a tensor that could not be packed when it was read. Then both readings must have the same
+//! BLAKE3 before anything of it is published.
 //!
 //! The threads are all alike. Each takes the most urgent step that can be done, the model's own stream first, since that one
 //! cannot be sped up; so none is idle while there is work, whether there are two or sixteen. Memory is bounded by a budget
@@ -21,12 +22,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use b70_manifest::Sha256Hex;
-use b70_store::{DigestKind, Digests, Hasher, Progress, Region, StreamKernel, TempFile, meminfo_bytes, read_back};
+use b70_store::{
+    Blake3, Content, DigestKind, Digests, Error, Hasher, Progress, Sha256Streams, StreamKernel, TempFile,
+    meminfo_bytes, read_back,
+};
 
 use super::pieces::{Piece, Wanted, cut};
-use crate::buffer::{Buffer, Bytes, Growing};
+use crate::buffer::{Buffer, Growing};
 use crate::error::PackError;
-use crate::model::{Leases, Model};
+use crate::model::Model;
 
 /// Bytes that a hash takes between two looks at the caller's wish to stop.
 const STEP: usize = 4 << 20;
@@ -43,6 +47,9 @@ const MIN_BUDGET: u64 = 128 << 20;
 /// together below 1024, a common limit.
 const MOST_UNDER_PROOF: usize = 128;
 
+/// Tensors that are hashed side by side before they are packed: as many streams as hide each other's latency.
+const TOGETHER: usize = 4;
+
 /// Bytes of model data that may be in memory at once: by threads, but no more than an eighth of what is available.
 pub(super) fn budget(jobs: usize) -> u64 {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -57,8 +64,9 @@ pub(super) trait Packer: Sync {
     fn needed(&self, tensor: usize) -> Result<bool, PackError>;
     /// Packs a whole tensor into a file without a name.
     fn pack(&self, tensor: usize, source: &[u8], scratch: &mut Growing) -> Result<TempFile, PackError>;
-    /// Packs a tensor that is too large to be held from the model itself, if it needs packing.
-    fn pack_oversize(&self, tensor: usize) -> Result<Option<TempFile>, PackError>;
+    /// Packs a tensor that is too large to be held from the model itself, if it needs packing; with the digests of what was
+    /// read.
+    fn pack_oversize(&self, tensor: usize) -> Result<Option<(TempFile, Content)>, PackError>;
     /// Takes a tensor whose payload has been read back.
     fn finished(&self, tensor: usize, file: TempFile, source_sha256: Sha256Hex, seconds: f64);
     /// Whether so much waits for its name that no more should be packed now.
@@ -66,7 +74,7 @@ pub(super) trait Packer: Sync {
 }
 
 struct Resident {
-    bytes: Arc<Bytes>,
+    bytes: Arc<Buffer>,
     /// Steps that still need it.
     users: u32,
 }
@@ -74,6 +82,7 @@ struct Resident {
 struct Packed {
     tensor: usize,
     file: TempFile,
+    source_sha256: Sha256Hex,
     seconds: f64,
 }
 
@@ -91,6 +100,10 @@ struct State {
     pieces: Vec<Piece>,
     /// How many of them, from the first, the model's own hashes need.
     hashed: usize,
+    /// Whether SHA-256 is among those.
+    sha256_wanted: bool,
+    /// Digests of tensors that are read twice, of whichever reading was first.
+    read_twice: HashMap<usize, Blake3>,
     next_read: usize,
     reading: usize,
     resident: HashMap<usize, Resident>,
@@ -111,11 +124,22 @@ struct State {
     failed: bool,
 }
 
+impl State {
+    fn sha256_is_done(&self) -> bool {
+        !self.sha256_wanted || self.sha256.next >= self.hashed
+    }
+
+    /// Whether a piece that is packed was read by the model's stream in another reading.
+    fn read_twice_by_stream(&self, piece: &Piece) -> bool {
+        piece.part_of.is_some() && self.hashed > 0
+    }
+}
+
 enum Step {
     Read(usize, Option<Buffer>),
-    Sha256(usize, Arc<Bytes>),
-    Blake3(usize, Arc<Bytes>),
-    Pack(usize, Arc<Bytes>),
+    Sha256(usize, Arc<Buffer>),
+    Blake3(usize, Arc<Buffer>),
+    Pack(Vec<(usize, Arc<Buffer>)>),
     Oversize(usize),
     Prove(Vec<Packed>),
 }
@@ -123,7 +147,6 @@ enum Step {
 /// See the module.
 pub(super) struct Pipeline<'a> {
     model: &'a Model,
-    leases: Leases<'a>,
     wanted: &'a [Wanted],
     packer: &'a dyn Packer,
     jobs: usize,
@@ -143,11 +166,13 @@ struct Stream {
     what: DigestKind,
     hasher: Hasher,
     files: Vec<Digests>,
+    /// The tensor whose parts go by, and their digest so far.
+    parts: Option<(usize, Hasher)>,
 }
 
 impl Stream {
     fn new(what: DigestKind) -> Mutex<Self> {
-        Mutex::new(Self { what, hasher: Hasher::new(what), files: Vec::new() })
+        Mutex::new(Self { what, hasher: Hasher::new(what), files: Vec::new(), parts: None })
     }
 }
 
@@ -163,12 +188,10 @@ impl<'a> Pipeline<'a> {
         let kernel = StreamKernel::best();
         Self {
             model,
-            leases: Leases::take(model),
             wanted,
             packer,
             jobs,
-            // A source and a payload of each.
-            batch: (kernel.width() / 2).min(MOST_UNDER_PROOF / jobs.max(1)).max(1),
+            batch: kernel.width().min(MOST_UNDER_PROOF / jobs.max(1)).max(1),
             budget,
             kernel,
             progress,
@@ -184,15 +207,16 @@ impl<'a> Pipeline<'a> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the threads begin: with the model's hashes or without.
-    pub(super) fn start(&self, hash: bool) {
+    /// Lets the threads begin: with the model's hashes of this kind, or without.
+    pub(super) fn start(&self, hash: Option<DigestKind>) {
         let mut state = self.lock();
         if state.started {
             return;
         }
         state.started = true;
-        state.pieces = cut(self.model, self.wanted, hash);
-        state.hashed = if hash { state.pieces.len() } else { 0 };
+        state.pieces = cut(self.model, self.wanted, hash.is_some());
+        state.hashed = if hash.is_some() { state.pieces.len() } else { 0 };
+        state.sha256_wanted = hash.is_some_and(DigestKind::sha256);
         state.unproved = self.wanted.len();
         state.oversize = (0..self.wanted.len()).filter(|&tensor| self.wanted[tensor].oversize).collect();
         drop(state);
@@ -208,14 +232,12 @@ impl<'a> Pipeline<'a> {
         self.changed.notify_all();
     }
 
-    /// Both digests of every file of the model, once the pass over it is done; none when it was stopped.
-    pub(super) fn digests(&self) -> Option<Vec<Digests>> {
-        self.start(true);
+    /// Digests of this kind of every file of the model, once the pass over it is done; none when it was stopped. BLAKE3 is always
+    /// among them.
+    pub(super) fn digests(&self, kind: DigestKind) -> Option<Vec<Digests>> {
+        self.start(Some(kind));
         let mut state = self.lock();
-        while state.sha256.next < state.hashed || state.blake3.next < state.hashed {
-            if state.failed {
-                return None;
-            }
+        while !state.failed && (state.blake3.next < state.hashed || !state.sha256_is_done()) {
             state = self.sleep(state);
         }
         if state.failed {
@@ -224,14 +246,11 @@ impl<'a> Pipeline<'a> {
         drop(state);
         let streams = [&self.sha256, &self.blake3].map(|stream| stream.lock().unwrap_or_else(PoisonError::into_inner));
         let [sha256, blake3] = &streams;
-        Some(
-            sha256
-                .files
-                .iter()
-                .zip(&blake3.files)
-                .map(|(sha256, blake3)| Digests { blake3: blake3.blake3, ..*sha256 })
-                .collect(),
-        )
+        let both = |(index, blake3): (usize, &Digests)| {
+            let sha256 = sha256.files.get(index).and_then(|digests| digests.sha256);
+            Digests { sha256, ..*blake3 }
+        };
+        Some(blake3.files.iter().enumerate().map(both).collect())
     }
 
     /// One thread: takes steps until everything is done.
@@ -254,8 +273,6 @@ impl<'a> Pipeline<'a> {
             let Some(step) = self.take(&mut state) else {
                 if Self::is_done(&state) {
                     drop(state);
-                    // What follows waits for the disk, and nobody should wait for that to write to the model.
-                    self.leases.end();
                     self.changed.notify_all();
                     return Ok(());
                 }
@@ -284,7 +301,9 @@ impl<'a> Pipeline<'a> {
         if !state.started {
             return None;
         }
-        if let Some((piece, bytes)) = next_of_chain(&state.sha256, state) {
+        if state.sha256_wanted
+            && let Some((piece, bytes)) = next_of_chain(&state.sha256, state)
+        {
             state.sha256.busy = true;
             return Some(Step::Sha256(piece, bytes));
         }
@@ -297,13 +316,15 @@ impl<'a> Pipeline<'a> {
             state.blake3.busy = true;
             return Some(Step::Blake3(piece, bytes));
         }
-        if let Some(piece) = state.to_pack.pop_front() {
-            state.packing += 1;
-            let bytes = Arc::clone(&state.resident[&piece].bytes);
-            return Some(Step::Pack(piece, bytes));
+        // One tensor alone is worth a look for company.
+        if state.to_pack.len() >= TOGETHER / 2 {
+            return Some(Self::pack(state));
         }
         if let Some((piece, buffer)) = self.next_read(state) {
             return Some(Step::Read(piece, buffer));
+        }
+        if !state.to_pack.is_empty() {
+            return Some(Self::pack(state));
         }
         if !self.packer.is_full()
             && let Some(tensor) = state.oversize.pop_front()
@@ -323,6 +344,13 @@ impl<'a> Pipeline<'a> {
             return Some(Self::prove(state, share.min(self.batch).min(all)));
         }
         None
+    }
+
+    fn pack(state: &mut State) -> Step {
+        let count = state.to_pack.len().min(TOGETHER);
+        let pieces: Vec<usize> = state.to_pack.drain(..count).collect();
+        state.packing += count;
+        Step::Pack(pieces.into_iter().map(|piece| (piece, Arc::clone(&state.resident[&piece].bytes))).collect())
     }
 
     fn prove(state: &mut State, count: usize) -> Step {
@@ -376,25 +404,20 @@ impl<'a> Pipeline<'a> {
                 release(&mut state, piece);
                 Ok(())
             }
-            Step::Pack(index, bytes) => {
-                let started = Instant::now();
-                let (piece, tensor) = self.tensor_of(index);
-                let file = self.packer.pack(tensor, bytes.get(piece.len), scratch)?;
-                drop(bytes);
-                let packed = Packed { tensor, file, seconds: started.elapsed().as_secs_f64() };
-                let mut state = self.lock();
-                state.packing -= 1;
-                state.packed.push(packed);
-                release(&mut state, index);
-                Ok(())
-            }
+            Step::Pack(pieces) => self.pack_together(pieces, scratch),
             Step::Oversize(tensor) => {
                 let started = Instant::now();
-                let file = self.packer.pack_oversize(tensor)?;
+                let packed = self.packer.pack_oversize(tensor)?;
+                if let Some((_, source)) = &packed {
+                    self.meet(tensor, source.blake3)?;
+                }
                 let mut state = self.lock();
                 state.packing -= 1;
-                match file {
-                    Some(file) => state.packed.push(Packed { tensor, file, seconds: started.elapsed().as_secs_f64() }),
+                match packed {
+                    Some((file, source)) => {
+                        let (source_sha256, seconds) = (source.sha256, started.elapsed().as_secs_f64());
+                        state.packed.push(Packed { tensor, file, source_sha256, seconds });
+                    }
                     None => state.unproved = state.unproved.saturating_sub(1),
                 }
                 Ok(())
@@ -403,9 +426,62 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    fn tensor_of(&self, index: usize) -> (Piece, usize) {
-        let piece = self.lock().pieces[index];
-        (piece, piece.tensor.expect("only pieces with a tensor are packed"))
+    /// Hashes some tensors that are in memory side by side, and packs one after the other.
+    fn pack_together(&self, pieces: Vec<(usize, Arc<Buffer>)>, scratch: &mut Growing) -> Result<(), PackError> {
+        let started = Instant::now();
+        let of = |index: usize| self.lock().pieces[index];
+        let pieces: Vec<(usize, Piece, Arc<Buffer>)> =
+            pieces.into_iter().map(|(index, bytes)| (index, of(index), bytes)).collect();
+        let mut lanes = Sha256Streams::new(pieces.len(), self.kernel);
+        let longest = pieces.iter().map(|(_, piece, _)| piece.len).max().unwrap_or(0);
+        for from in (0..longest).step_by(STEP) {
+            self.progress.check()?;
+            let slices: Vec<&[u8]> = pieces
+                .iter()
+                .map(|(_, piece, bytes)| &bytes.get(piece.len)[from.min(piece.len)..(from + STEP).min(piece.len)])
+                .collect();
+            lanes.update(&slices);
+        }
+        let hashing = started.elapsed().as_secs_f64() / pieces.len().max(1) as f64;
+        for (lane, (index, piece, bytes)) in pieces.into_iter().enumerate() {
+            let started = Instant::now();
+            let tensor = piece.tensor.expect("only pieces with a tensor are packed");
+            let source = bytes.get(piece.len);
+            let source_sha256 = lanes.take(lane);
+            if self.lock().read_twice_by_stream(&piece) {
+                let mut hasher = Hasher::new(DigestKind::Blake3);
+                hasher.update(source);
+                self.meet(tensor, hasher.finish().blake3.expect("it was asked for"))?;
+            }
+            let file = self.packer.pack(tensor, source, scratch)?;
+            drop(bytes);
+            let seconds = hashing + started.elapsed().as_secs_f64();
+            let mut state = self.lock();
+            state.packing -= 1;
+            state.packed.push(Packed { tensor, file, source_sha256, seconds });
+            release(&mut state, index);
+            drop(state);
+            self.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    /// Holds one reading of a tensor against the other, if there was one already. Where the model's stream does not read it,
+    /// there is none.
+    fn meet(&self, tensor: usize, found: Blake3) -> Result<(), PackError> {
+        let mut state = self.lock();
+        match state.read_twice.get(&tensor) {
+            Some(other) if *other != found => {
+                let (_, path) = self.model.file(self.wanted[tensor].file);
+                let what = "two readings of one tensor differ".to_owned();
+                Err(Error::ChangedWhileReading { path: path.to_path_buf(), what }.into())
+            }
+            Some(_) => Ok(()),
+            None => {
+                state.read_twice.insert(tensor, found);
+                Ok(())
+            }
+        }
     }
 
     fn read(&self, index: usize, buffer: Option<Buffer>) -> Result<(), PackError> {
@@ -415,29 +491,29 @@ impl<'a> Pipeline<'a> {
             if piece.hashed && self.packer.is_full() {
                 // Packed later, from another read: once more for some tensors of a model with very many.
                 postponed = true;
-                self.lock().pieces.push(Piece { hashed: false, ends_file: false, ..piece });
+                let mut state = self.lock();
+                state.pieces[index].part_of = Some(tensor);
+                state.pieces.push(Piece { hashed: false, ends_file: false, part_of: Some(tensor), ..piece });
             } else if self.packer.needed(tensor)? {
                 pack = Some(tensor);
             }
         }
-        let users = u32::from(piece.hashed) * 2 + u32::from(pack.is_some());
+        let streams = if self.lock().sha256_wanted { 2 } else { 1 };
+        let users = u32::from(piece.hashed) * streams + u32::from(pack.is_some());
         let claimed = buffer.as_ref().map_or(piece.len, Buffer::len) as u64;
         let fetched = if users > 0 { Ok(self.fetch(&piece, buffer)?) } else { Err(buffer) };
         let mut state = self.lock();
         state.reading -= 1;
         state.in_use -= claimed;
         let bytes = match fetched {
-            Ok((bytes, unused)) => {
-                state.free.extend(unused);
-                bytes
-            }
+            Ok(bytes) => bytes,
             Err(buffer) => {
                 state.free.extend(buffer);
                 state.unproved = state.unproved.saturating_sub(1);
                 return Ok(());
             }
         };
-        state.in_use += bytes.memory() as u64;
+        state.in_use += bytes.len() as u64;
         if pack.is_some() {
             state.to_pack.push_back(index);
         } else if piece.tensor.is_some() && !postponed {
@@ -447,25 +523,37 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// The bytes of a piece, mapped or else copied, and the buffer if it was not needed.
-    fn fetch(&self, piece: &Piece, buffer: Option<Buffer>) -> Result<(Bytes, Option<Buffer>), PackError> {
-        if let Some(window) = self.leases.window(piece.file, piece.offset, piece.len) {
-            return Ok((Bytes::InPlace(window), buffer));
-        }
+    /// The bytes of a piece.
+    fn fetch(&self, piece: &Piece, buffer: Option<Buffer>) -> Result<Buffer, PackError> {
         let mut buffer = match buffer {
             Some(buffer) => buffer,
             None => Buffer::new(piece.len).map_err(PackError::io("get memory for", self.model.path()))?,
         };
         self.model.read_at(piece.file, piece.offset, buffer.get_mut(piece.len))?;
-        Ok((Bytes::Copied(buffer), None))
+        Ok(buffer)
     }
 
-    fn hash(&self, stream: &Mutex<Stream>, index: usize, bytes: Arc<Bytes>) -> Result<(), PackError> {
+    fn hash(&self, stream: &Mutex<Stream>, index: usize, bytes: Arc<Buffer>) -> Result<(), PackError> {
         let piece = self.lock().pieces[index];
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let part_of = piece.part_of.filter(|_| stream.what == DigestKind::Blake3);
+        if let Some(tensor) = part_of
+            && stream.parts.as_ref().is_none_or(|(current, _)| *current != tensor)
+        {
+            stream.parts = Some((tensor, Hasher::new(DigestKind::Blake3)));
+        }
         for part in bytes.get(piece.len).chunks(STEP) {
             self.progress.check()?;
             stream.hasher.update(part);
+            if let (Some(_), Some((_, hasher))) = (part_of, &mut stream.parts) {
+                hasher.update(part);
+            }
+        }
+        if let Some(tensor) = part_of
+            && stream.parts.as_ref().is_some_and(|(_, hasher)| hasher.size() == self.wanted[tensor].len)
+            && let Some((_, hasher)) = stream.parts.take()
+        {
+            self.meet(tensor, hasher.finish().blake3.expect("it was asked for"))?;
         }
         if piece.ends_file {
             let fresh = Hasher::new(stream.what);
@@ -475,33 +563,27 @@ impl<'a> Pipeline<'a> {
         Ok(())
     }
 
-    /// Hashes the sources of some tensors, and reads their payloads back.
+    /// Reads the payloads of some tensors back.
     fn carry_out_proof(&self, mut packed: Vec<Packed>) -> Result<(), PackError> {
         let started = Instant::now();
-        let source = |packed: &Packed| {
-            let Wanted { file, offset, len, .. } = self.wanted[packed.tensor];
-            self.leases.region(file, offset, len)
-        };
-        let sources: Vec<Region<'_>> = packed.iter().map(source).collect();
         let mut files: Vec<&mut TempFile> = packed.iter_mut().map(|packed| &mut packed.file).collect();
-        let digests = read_back(&mut files, &sources, self.kernel, &self.progress.silent())?;
+        read_back(&mut files, self.kernel, &self.progress.silent())?;
         let seconds = started.elapsed().as_secs_f64() / packed.len().max(1) as f64;
-        for (packed, sha256) in packed.into_iter().zip(digests) {
-            self.packer.finished(packed.tensor, packed.file, sha256, packed.seconds + seconds);
+        for Packed { tensor, file, source_sha256, seconds: packing } in packed {
+            self.packer.finished(tensor, file, source_sha256, packing + seconds);
         }
         Ok(())
     }
 
     fn sleep<'s>(&self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
-        self.leases.give_way();
-        // Woken by every step; the time-out is for what does not notify: the gate's room, a writer who waits for a lease, and
-        // the caller's cancellation.
+        // Woken by every step; the time-out is for what does not notify: the gate's room, and the caller's
+        // cancellation.
         self.changed.wait_timeout(state, Duration::from_millis(20)).unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
 /// The next piece of a stream, if it is in memory and nobody is at it.
-fn next_of_chain(chain: &Chain, state: &State) -> Option<(usize, Arc<Bytes>)> {
+fn next_of_chain(chain: &Chain, state: &State) -> Option<(usize, Arc<Buffer>)> {
     if chain.busy || chain.next >= state.hashed {
         return None;
     }
@@ -516,9 +598,9 @@ fn release(state: &mut State, piece: usize) {
     if resident.users == 0
         && let Some(Resident { bytes, .. }) = state.resident.remove(&piece)
     {
-        state.in_use -= bytes.memory() as u64;
+        state.in_use -= bytes.len() as u64;
         // The last handle: every step drops its own before it releases the piece.
-        if let Some(Bytes::Copied(buffer)) = Arc::into_inner(bytes) {
+        if let Some(buffer) = Arc::into_inner(bytes) {
             state.free.push(buffer);
         }
     }
@@ -564,10 +646,19 @@ mod tests {
         failing: Option<usize>,
         /// How many times it still says that it is full.
         full: AtomicU32,
+        /// A byte of the file that changes once, between the two readings of what is read twice.
+        changing: Option<u64>,
         finished: Mutex<BTreeMap<usize, Sha256Hex>>,
     }
 
     impl Copier<'_> {
+        fn change(&self) {
+            use std::os::unix::fs::FileExt as _;
+            let Some(at) = self.changing else { return };
+            let file = std::fs::File::options().write(true).open(self.model.path()).unwrap();
+            file.write_all_at(&[0xee], at).unwrap();
+        }
+
         fn source(&self, tensor: usize) -> Vec<u8> {
             let Wanted { file, offset, len, .. } = self.wanted[tensor];
             let mut bytes = vec![0; len as usize];
@@ -592,8 +683,11 @@ mod tests {
             Ok(file)
         }
 
-        fn pack_oversize(&self, tensor: usize) -> Result<Option<TempFile>, PackError> {
-            self.pack(tensor, &self.source(tensor), &mut Growing::default()).map(Some)
+        fn pack_oversize(&self, tensor: usize) -> Result<Option<(TempFile, Content)>, PackError> {
+            self.change();
+            let source = self.source(tensor);
+            let file = self.pack(tensor, &source, &mut Growing::default())?;
+            Ok(Some((file, Content::of(&source))))
         }
 
         fn finished(&self, tensor: usize, file: TempFile, source_sha256: Sha256Hex, _: f64) {
@@ -604,6 +698,9 @@ mod tests {
 
         fn is_full(&self) -> bool {
             let less = |left: u32| left.checked_sub(1);
+            if self.full.load(Ordering::SeqCst) == 1 {
+                self.change();
+            }
             self.full.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
         }
     }
@@ -615,8 +712,8 @@ mod tests {
         let pipeline = Pipeline::new(copier.model, copier.wanted, copier, jobs, budget, Progress::NONE);
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(|| pipeline.work())).collect();
-            let digests = if hash { pipeline.digests() } else { None };
-            pipeline.start(false);
+            let digests = if hash { pipeline.digests(DigestKind::Both) } else { None };
+            pipeline.start(None);
             (threads.into_iter().map(|thread| thread.join().unwrap()).collect(), digests)
         })
     }
@@ -625,7 +722,7 @@ mod tests {
         std::fs::create_dir(folder).unwrap();
         let dir = Root::open(folder).unwrap();
         let full = AtomicU32::new(full);
-        Copier { model, wanted, dir, unneeded: None, failing: None, full, finished: Mutex::default() }
+        Copier { model, wanted, dir, unneeded: None, failing: None, full, changing: None, finished: Mutex::default() }
     }
 
     #[test]
@@ -652,6 +749,25 @@ mod tests {
                 assert_eq!(*sha256, Sha256Hex::of(&source), "case {case}: {tensor}");
                 assert_eq!(std::fs::read(dir.join(format!("t{tensor}"))).unwrap(), source, "case {case}: {tensor}");
             }
+        }
+    }
+
+    #[test]
+    fn two_readings_of_one_tensor_that_differ_are_refused_whichever_comes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        for (oversize, full) in [(true, 0), (false, 3)] {
+            let dir = folder.path().join(format!("{full}"));
+            std::fs::create_dir(&dir).unwrap();
+            // One thread, so that the model's stream has read the tensor before it is packed.
+            let (model, mut wanted) = model(&dir, &[64; 3]);
+            wanted.iter_mut().for_each(|tensor| tensor.oversize = oversize);
+            let mut copier = copier(&model, &wanted, &dir.join("out"), full);
+            copier.changing = Some(wanted[0].offset + 5);
+            let (threads, _) = run(&copier, 1, MIN_BUDGET, true);
+            let said = threads.iter().map(|ended| ended.as_ref().err().map(ToString::to_string).unwrap_or_default());
+            let said: Vec<String> = said.collect();
+            assert!(said[0].contains("two readings of one tensor differ"), "oversize {oversize}: {said:?}");
+            assert!(!copier.finished.lock().unwrap().contains_key(&0));
         }
     }
 

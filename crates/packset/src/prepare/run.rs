@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{Sha256Hex, canonical_sha256};
 use b70_store::{
-    HashOptions, LockGuard, Progress, PublishOutcome, RelPath, Root, TempFile, Trust, json_bytes, lock, replace_bytes,
-    sweep_orphans,
+    Content, HashOptions, LockGuard, Progress, PublishOutcome, RelPath, Root, TempFile, Trust, json_bytes, lock,
+    replace_bytes, sweep_orphans,
 };
 
 use super::pieces::Wanted;
@@ -213,15 +213,15 @@ impl<'a> Run<'a> {
             let hashing = scope.spawn(|| {
                 let _stop = stop();
                 if !self.gate.is_pending() {
-                    pipeline.start(false);
+                    pipeline.start(None);
                     return Ok(());
                 }
                 let prover = self.prover.expect("set before the workers start");
-                let pass = |_| pipeline.digests();
+                let pass = |kind| pipeline.digests(kind);
                 let proved = self.gate.compute(self.model, Some(self.sha256), || prover.prove(Some(&pass)));
                 match proved {
                     // By a receipt, or otherwise without the pass: the tensors alone are read.
-                    Ok(_) => pipeline.start(false),
+                    Ok(_) => pipeline.start(None),
                     Err(_) => pipeline.fail(),
                 }
                 proved.map(|_| ())
@@ -452,7 +452,7 @@ impl Packer for Workers<'_, '_> {
         Ok(file)
     }
 
-    fn pack_oversize(&self, tensor: usize) -> Result<Option<TempFile>, PackError> {
+    fn pack_oversize(&self, tensor: usize) -> Result<Option<(TempFile, Content)>, PackError> {
         if !self.needed(tensor)? {
             return Ok(None);
         }

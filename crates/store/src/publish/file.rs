@@ -13,11 +13,10 @@ use rustix::io::Errno;
 use super::names::{Incumbent, has_name, incumbent, link_unnamed, proc_path, rename_noreplace};
 use super::{fsync, temp_name};
 use crate::digest::{
-    BUFFER, Blake3, Content, DigestKind, Digests, Hasher, Job, LANE_BUFFER, Opened, Sha256, Source, changed, hash_file,
+    BUFFER, Blake3, Content, DigestKind, Digests, Hasher, Job, LANE_BUFFER, Opened, Reader, Sha256, Source, hash_file,
 };
 use crate::error::{Error, Result};
 use crate::fault;
-use crate::guarded::{Reader, Region};
 use crate::immutable::clear;
 use crate::lock::{Attempt, try_flock};
 use crate::path::{EntryKind, RelPath, Root};
@@ -257,13 +256,13 @@ impl TempFile {
         }
     }
 
-    /// Copies `len` bytes of `source` from its start: read (in place where a lease is to be had), hash, write, 1 MiB at a time.
+    /// Copies `len` bytes of `source` from its start: read, hash, write, 1 MiB at a time.
     /// Fewer bytes, or more, are [`Error::ChangedWhileReading`].
     pub fn copy_from(&mut self, source: &File, shown: &Path, len: u64, progress: &Progress<'_>) -> Result<()> {
         // Advice only.
         let _ = rustix::fs::fadvise(source, 0, None, rustix::fs::Advice::Sequential);
         let mut buffer = vec![0; BUFFER];
-        let mut reader = Reader::whole(Opened::Borrowed(source), len);
+        let mut reader = Reader::new(Opened::Borrowed(source));
         loop {
             progress.check()?;
             let n = reader.advance(&mut buffer).map_err(|e| Error::io("read", shown, e))?;
@@ -578,32 +577,20 @@ pub fn replace_bytes(dir: &Root, name: &RelPath, bytes: &[u8], mode: u32) -> Res
 /// Reads closed files back, all of them side by side, and proves that each holds what was written to it: its BLAKE3 must be that of
 /// the written bytes ([`Error::ReadBack`]). Its SHA-256 is that of the bytes in the file.
 ///
-/// `beside` are parts of other files that need a SHA-256, hashed in the same lanes; their digests are returned.
-///
-/// Errors: [`Error::ReadBack`]; [`Error::Size`] for a file, and [`Error::ChangedWhileReading`] for a part, that has fewer bytes
-/// than it should; [`Error::Io`]; [`Error::Cancelled`].
-pub fn read_back(
-    files: &mut [&mut TempFile],
-    beside: &[Region<'_>],
-    kernel: StreamKernel,
-    progress: &Progress<'_>,
-) -> Result<Vec<Sha256>> {
+/// Errors: [`Error::ReadBack`]; [`Error::Size`] for a file that has fewer bytes than it should; [`Error::Io`];
+/// [`Error::Cancelled`].
+pub fn read_back(files: &mut [&mut TempFile], kernel: StreamKernel, progress: &Progress<'_>) -> Result<()> {
     fault::step("file.read-back");
-    let count = files.len();
-    let mut lanes = Sha256Streams::new(count + beside.len(), kernel);
+    let mut lanes = Sha256Streams::new(files.len(), kernel);
     let mut blake3: Vec<_> = files.iter().map(|_| blake3::Hasher::new()).collect();
-    let whole = files.iter().map(|file| Reader::whole(Opened::Borrowed(&file.reader), file.len()));
-    let mut readers: Vec<Reader<'_>> = whole.chain(beside.iter().cloned().map(Reader::region)).collect();
+    let mut readers: Vec<Reader<'_>> = files.iter().map(|file| Reader::new(Opened::Borrowed(&file.reader))).collect();
     let mut buffer = vec![0; readers.len() * LANE_BUFFER];
     loop {
         progress.check()?;
         let mut bytes = 0;
         for (i, (reader, buffer)) in readers.iter_mut().zip(buffer.chunks_exact_mut(LANE_BUFFER)).enumerate() {
-            let path = || files.get(i).map_or_else(|| beside[i - count].path.to_path_buf(), |file| file.shown());
-            bytes += reader.advance(buffer).map_err(|e| Error::io("read", path(), e))?;
-            if let Some(blake3) = blake3.get_mut(i) {
-                blake3.update(reader.bytes(buffer));
-            }
+            bytes += reader.advance(buffer).map_err(|e| Error::io("read", files[i].shown(), e))?;
+            blake3[i].update(reader.bytes(buffer));
         }
         let slices: Vec<&[u8]> =
             readers.iter().zip(buffer.chunks_exact(LANE_BUFFER)).map(|(reader, buffer)| reader.bytes(buffer)).collect();
@@ -614,11 +601,6 @@ pub fn read_back(
     }
     let sizes: Vec<u64> = readers.iter().map(Reader::done).collect();
     drop(readers);
-    for (region, &size) in beside.iter().zip(&sizes[count..]) {
-        if size != region.len {
-            return Err(changed(region.path, region.len, size));
-        }
-    }
     for (i, file) in files.iter_mut().enumerate() {
         let path = file.shown();
         let size = sizes[i];
@@ -631,5 +613,5 @@ pub fn read_back(
         }
         file.content = Some(Content { sha256: lanes.take(i), blake3: found, size });
     }
-    Ok((count..count + beside.len()).map(|lane| lanes.take(lane)).collect())
+    Ok(())
 }
