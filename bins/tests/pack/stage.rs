@@ -367,7 +367,7 @@ fn what_root_makes_immutable_rests_unread_for_everybody() {
     let victim = payload(&staged.folder(), 0);
     assert!(fs::write(&victim, b"x").is_err());
     let run = |arguments: &[&str]| {
-        assert!(Command::new("chattr").args(arguments).arg(&victim).status().expect("chattr").success())
+        assert!(Command::new("chattr").args(arguments).arg(&victim).status().expect("chattr").success());
     };
     run(&["-i"]);
     flip(&victim, 5);

@@ -81,7 +81,7 @@ fn text(ui: &Ui, verification: &Verification) -> String {
         text.push_str(&format!("  {} no receipt: {}\n", ui.paint(Style::Warn, "note:"), shown(reason)));
     }
     if let Some(trust) = verification.trust {
-        text.push_str(&format!("  trust: {}\n", trust));
+        text.push_str(&format!("  trust: {trust}\n"));
     }
     text
 }
