@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use b70_packset::{Depth, Expectation, Lookup, SetDir, Stage, StageOptions, VerifyStatus, stage_ram, stage_validate};
 use b70_store::Trust;
-use b70_testkit::writers::flip_through_map;
+use b70_testkit::writers::{SharedMap, StalledWrite, flip_through_map};
 use b70_testkit::{Dice, memory};
 use common::Lab;
 use common::models::STANDARD;
@@ -32,6 +32,17 @@ fn tamper(path: &Path, at: u64, numbers: &mut Dice) {
 
 #[test]
 fn a_thousand_tamperings_and_not_one_is_trusted() {
+    tamperings(1000, false);
+}
+
+#[test]
+#[ignore = "needs root (userfaultfd) and a minute: cargo xtask test --all"]
+fn ten_thousand_tamperings_and_not_one_is_trusted() {
+    tamperings(10_000, true);
+}
+
+/// `stalled`: every sixteenth is a write that stalls over a proof of the stage.
+fn tamperings(rounds: u32, stalled: bool) {
     let lab = Lab::with(&STANDARD);
     let prepared = lab.prepare("cache", 1, None);
     let set = SetDir::open_path(&lab.set("cache", &prepared)).expect("a set");
@@ -45,30 +56,42 @@ fn a_thousand_tamperings_and_not_one_is_trusted() {
         .collect();
     let mut numbers = Dice(20_261_129);
     let (mut refused, mut unread) = (0, 0);
-    for round in 0..1000 {
+    for round in 0..rounds {
         let victim = &names[numbers.below(names.len() as u64) as usize];
         let at = numbers.below(fs::metadata(victim).expect("our file").len());
         let original = fs::read(victim).expect("our file");
-        if round % 2 == 0 {
+        let validate =
+            || stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        if round % 16 == 2 && stalled {
+            let mut page = original.clone();
+            page.iter_mut().for_each(|byte| *byte ^= 1 << numbers.below(8));
+            let write = StalledWrite::begin(victim, &page[..page.len().min(4096)]).expect("userfaultfd needs root");
+            // Still as it was: admitted, and no receipt of it can stand.
+            assert_eq!(validate().status, VerifyStatus::Ready);
+            write.release().expect("written");
+        } else if round % 4 == 3 {
+            // Mapped before a proof, stored to after it.
+            let mut map = SharedMap::of(victim);
+            assert_eq!(validate().status, VerifyStatus::Ready);
+            map.flip(at as usize, 1 << numbers.below(8));
+        } else if round % 2 == 0 {
             tamper(victim, at, &mut numbers);
         } else {
             // No time moves, so there is none to put back.
             flip_through_map(victim, at as usize, 1 << numbers.below(8));
         }
-        let report =
-            stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        let report = validate();
         unread += u64::from(report.checked_bytes == 0);
         refused += u64::from(report.status == VerifyStatus::Failed);
         // The bytes come back in place, and the next look proves them.
         fs::set_permissions(victim, fs::Permissions::from_mode(0o644)).expect("our file");
         fs::write(victim, original).expect("our file");
         fs::set_permissions(victim, fs::Permissions::from_mode(0o444)).expect("our file");
-        let mended =
-            stage_validate(prepared.set_key, Some(&set), &lab.layout, Depth::Shallow, &options).expect("checked");
+        let mended = validate();
         assert_eq!((mended.status, mended.trust), (VerifyStatus::Ready, Some(Trust::Blake3)), "{mended:#?}");
     }
-    println!("1000 tamperings with times restored: {refused} refused, {unread} not read");
-    assert_eq!((refused, unread), (1000, 0));
+    println!("{rounds} tamperings: {refused} refused, {unread} not read");
+    assert_eq!((refused, unread), (u64::from(rounds), 0));
 }
 
 #[test]

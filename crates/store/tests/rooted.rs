@@ -544,7 +544,7 @@ fn writers_that_move_no_time_stamp() {
     for mount in [Mount::tmpfs("size=64m"), Mount::image("ext4"), Mount::image("xfs")] {
         let top = root(&mount.at);
         let file = victim(&top, &data);
-        let stalled = StalledWrite::begin(&mount.at.join("f"), [7; 4096]).expect("userfaultfd needs root");
+        let stalled = StalledWrite::begin(&mount.at.join("f"), &[7; 4096]).expect("userfaultfd needs root");
         // Where the file system lets nobody read meanwhile, the hashing waits for the bytes, and finds them.
         let release = std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(300));

@@ -131,8 +131,11 @@ pub struct StalledWrite {
 }
 
 impl StalledWrite {
-    /// Begins to write `bytes` at the start of the file.
-    pub fn begin(path: &Path, bytes: [u8; 4096]) -> io::Result<Self> {
+    /// Begins to write `bytes`, at most 4096, at the start of the file.
+    pub fn begin(path: &Path, bytes: &[u8]) -> io::Result<Self> {
+        let len = bytes.len();
+        let mut filled = Box::new([0; 4096]);
+        filled[..len].copy_from_slice(bytes);
         const UFFDIO_API: libc::Ioctl = 0xC018_AA3F_u32 as libc::Ioctl;
         const UFFDIO_REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
         let check = |answer: libc::c_int| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) };
@@ -162,18 +165,18 @@ impl StalledWrite {
         let before = file.metadata()?;
         let writer = std::thread::spawn(move || {
             // SAFETY: the kernel reads the page, which is mapped for ever, and waits until it has arrived.
-            let written = unsafe { libc::pwrite(file.as_raw_fd(), page as *const libc::c_void, 4096, 0) };
-            if written == 4096 { Ok(()) } else { Err(io::Error::last_os_error()) }
+            let written = unsafe { libc::pwrite(file.as_raw_fd(), page as *const libc::c_void, len, 0) };
+            if written == len as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
         });
         // The write is under way once the times have moved, or at the latest in a moment.
-        for _ in 0..50 {
+        for _ in 0..5 {
             std::thread::sleep(std::time::Duration::from_millis(2));
             let now = path.metadata()?;
             if (now.ctime(), now.ctime_nsec()) != (before.ctime(), before.ctime_nsec()) {
                 break;
             }
         }
-        Ok(Self { faults, page, bytes: Box::new(bytes), writer: Some(writer) })
+        Ok(Self { faults, page, bytes: filled, writer: Some(writer) })
     }
 
     /// Lets the bytes arrive.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
+use b70_testkit::writers::{SharedMap, StalledWrite, flip_through_map};
 use serde_json::Value;
 
 use super::lab::{Lab, Numbers, Ran, is_working_file, text, tree};
@@ -69,14 +70,13 @@ fn sums(world: &World<'_>) -> Result<Said, Failure> {
     Ok(if ran.code == Some(0) { Said::NotBelieved } else { Said::Refused })
 }
 
-/// A stage is trusted by its receipt, or its bytes are read.
+/// A stage in memory is read each time.
 fn stage(world: &World<'_>) -> Result<Said, Failure> {
     let args = ["stage-validate", "--cache-root", &world.packs, "--ram-root", &world.ram];
     let ran = world.ask("b70-pack", &args)?;
     if let (Some(0), Some(document)) = (ran.code, ran.json()) {
-        // Read again, or a document written again from the source's, with the reason.
-        let mended = document["reasons"].as_array().is_some_and(|reasons| !reasons.is_empty());
-        if document["trust"] != "receipt" || mended {
+        let read = document["checked_bytes"].as_u64() == document["payload_size_bytes"].as_u64();
+        if read && document["trust"] != "immutable" {
             return Ok(Said::NotBelieved);
         }
     }
@@ -316,6 +316,10 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
         tally.count(format!("of {kind}"));
         match (target.asks)(&world)? {
             Said::Refused => tally.count("refused"),
+            // The bytes were read: then those of payloads must have been found wrong.
+            Said::NotBelieved if kind.ends_with("payload") || kind.ends_with("copy") => {
+                tally.violation(format!("{how} of {kind} ({}): read, and not refused", target.path.display()));
+            }
             Said::NotBelieved => tally.count("not believed, bytes read instead"),
             Said::Accepted(said) => {
                 let changed = changed_fields(&before.bytes, &edited);
@@ -348,7 +352,94 @@ pub(crate) fn run(lab: &Lab, size: Size, seed: u64, tally: &mut Tally) -> Result
     for kind in &kinds {
         unharmed(&world, &targets, kind, tally)?;
     }
+    writers(&world, &targets, size, &mut numbers, tally)
+}
+
+/// Writers that a time stamp does not tell of, or not in time; after each of them every verdict is tried against the bytes.
+fn writers(
+    world: &World<'_>,
+    targets: &[Target],
+    size: Size,
+    numbers: &mut Numbers,
+    tally: &mut Tally,
+) -> Result<(), Failure> {
+    let victims: Vec<&Target> =
+        targets.iter().filter(|target| matches!(target.kind, "set payload" | "stage payload" | "cache copy")).collect();
+    mend(world)?;
+    for _ in 0..size.pick(40, 1000) {
+        if world.lab.is_late() {
+            break;
+        }
+        let target = *numbers.pick(&victims);
+        let (kind, path) = (target.kind, &target.path);
+        let before = Kept::of(path)?;
+        let (at, mask) = (numbers.below(before.bytes.len()), 1 << numbers.below(8));
+        // So that there is a live receipt to be deceived by.
+        world.lab.must("b70-pack", ["verify", "--deep", "--cache-root", &world.packs])?;
+        let how = match numbers.below(4) {
+            0 => {
+                flip_through_map(path, at, mask);
+                "a mapping that read first"
+            }
+            1 => {
+                let mut bytes = before.bytes.clone();
+                bytes[at] ^= mask;
+                before.replace(&bytes)?;
+                "the owner's chmod, times put back"
+            }
+            2 => {
+                // Mapped while the owner had permission; what is proved meanwhile must not be believed later.
+                let mut map = SharedMap::of(path);
+                quick_look(world, kind)?;
+                map.flip(at, mask);
+                "a mapping held over a proof"
+            }
+            _ => {
+                let Ok(stalled) = StalledWrite::begin(
+                    path,
+                    &before.bytes[..before.bytes.len().min(4096)].iter().map(|byte| byte ^ mask).collect::<Vec<u8>>(),
+                ) else {
+                    tally.count("stalled writes left out: userfaultfd needs root");
+                    continue;
+                };
+                let released = std::thread::spawn(move || {
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    stalled.release()
+                });
+                quick_look(world, kind)?;
+                released.join().expect("it does not panic").at("write", path)?;
+                "a write that stalled over a proof"
+            }
+        };
+        tally.count(format!("writers: {how}"));
+        let said = quick_look(world, kind)?;
+        let now = fs::read(path).unwrap_or_default();
+        match said {
+            // prepare mends what it finds, so that its word must be true of what is there now.
+            Some(said) if now != before.bytes => {
+                tally.violation(format!("{how} of {kind} ({}): believed: {said}", path.display()));
+            }
+            Some(_) => tally.count("writers: mended, and right"),
+            None => tally.count("writers: refused"),
+        }
+        // A document that the look took away comes back with the next one.
+        before.put_back()?;
+        mend(world)?;
+    }
     Ok(())
+}
+
+/// The look that a start takes: what it said where it admitted the artifact.
+fn quick_look(world: &World<'_>, kind: &str) -> Result<Option<String>, Failure> {
+    let select = ["--model", &text(&world.lab.model), "--sha256", &world.lab.sha256, "--cache-root"];
+    let ran = match kind {
+        "set payload" => world.ask("b70-pack", &[&["prepare"], &select[..], &[&world.packs]].concat())?,
+        "stage payload" => {
+            world.ask("b70-pack", &["stage-validate", "--cache-root", &world.packs, "--ram-root", &world.ram])?
+        }
+        _ => world.ask("b70-cache", &[&["status"], &select[..], &[&world.models]].concat())?,
+    };
+    Ok((ran.code == Some(0)).then(|| ran.brief()))
 }
 
 /// With the bytes put back all is well again: a check that refused everything would prove nothing.
