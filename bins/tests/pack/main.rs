@@ -4,6 +4,7 @@ mod cli;
 mod common;
 mod faults;
 mod inputs;
+mod limits;
 mod mounts;
 mod referee;
 mod sets;

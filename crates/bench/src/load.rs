@@ -7,7 +7,7 @@ use b70_manifest::calibration::{
     CalibrationResult, CalibrationRow, Claim, EndpointIdentity, LabCalibrationResult, Measured, MetricSummary,
     Settings, SuiteIdentity, SuitePromptIdentity, UNCLASSIFIED, fixed_suite_classes,
 };
-use b70_manifest::document::{DocumentError, Kind, detect, read_text};
+use b70_manifest::document::{DocumentError, Kind, detect, read_bytes, read_text};
 use b70_manifest::gate::{GateOutcome, Judged, PromotionEligible, judge};
 use b70_manifest::validate::check_text;
 use b70_manifest::workers::Arm;
@@ -343,7 +343,7 @@ fn read_json(path: &Path) -> Result<(Vec<u8>, Value), LoadError> {
     if found > MAX_BYTES {
         return Err(LoadError::TooLarge { path: path.to_owned(), found, limit: MAX_BYTES });
     }
-    let bytes = std::fs::read(path).map_err(io)?;
+    let bytes = read_bytes(path).map_err(io)?;
     let value = serde_json::from_slice(&bytes)
         .map_err(|error| LoadError::NotJson { path: path.to_owned(), reason: error.to_string() })?;
     Ok((bytes, value))

@@ -7,7 +7,7 @@ use b70_manifest::Sha256Hex;
 use b70_manifest::calibration::{
     CalibrationSuite, SuiteIdentity, SuitePromptIdentity, UNCLASSIFIED, fixed_suite_classes,
 };
-use b70_manifest::document::{DocumentError, read_text};
+use b70_manifest::document::{DocumentError, read_bytes, read_text};
 use b70_manifest::gate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -189,7 +189,7 @@ impl Suite {
         if size > Self::MAX_BYTES as u64 {
             return Err(SuiteError::TooLarge { found: size as usize, limit: Self::MAX_BYTES });
         }
-        let bytes = std::fs::read(path).map_err(io)?;
+        let bytes = read_bytes(path).map_err(io)?;
         let text = String::from_utf8(bytes)
             .map_err(|error| SuiteError::Form { reason: format!("not UTF-8 text: {error}") })?;
         let stem = path.file_stem().map_or_else(|| "suite".into(), |stem| stem.to_string_lossy());

@@ -18,3 +18,9 @@ pub fn interrupt_flag() -> Result<Arc<AtomicBool>, CliError> {
     }
     Ok(raised)
 }
+
+/// Lets a write past the limit of a file's size (`ulimit -f`) fail as one to a full disk does, instead of ending the process where it is.
+pub(crate) fn outlive_file_size_limit() {
+    // Where it cannot be registered the signal acts as it always did.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}

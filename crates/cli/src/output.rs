@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::interrupt::outlive_file_size_limit;
 use crate::{CliError, HasGlobal, Style, Ui};
 
 /// What a command ends with.
@@ -45,6 +46,7 @@ pub fn run_from<C: Parser + HasGlobal>(
     arguments: impl IntoIterator<Item = impl Into<OsString>>,
     command: impl FnOnce(C, &Ui) -> Result<Output, CliError>,
 ) -> ExitCode {
+    outlive_file_size_limit();
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     let parsed = match C::try_parse_from(&arguments) {
         Ok(parsed) => parsed,

@@ -404,5 +404,16 @@ pub fn pool(threads: usize) -> Result<rayon::ThreadPool> {
         .num_threads(threads)
         .thread_name(|i| format!("b70-work-{i}"))
         .build()
-        .map_err(|e| Error::io("start threads for", Path::new("the worker pool"), io::Error::other(e)))
+        .map_err(|e| Error::Thread { what: "hashing", source: io::Error::other(e) })
+}
+
+/// Starts a thread of a scope; std's own way panics where the system refuses one.
+///
+/// Errors: [`Error::Thread`], with `what` the thread is for.
+pub fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    what: &'static str,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> Result<std::thread::ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new().spawn_scoped(scope, work).map_err(|source| Error::Thread { what, source })
 }

@@ -100,6 +100,16 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// The system refuses a thread.
+    #[error(
+        "cannot start a thread for {what}: {source}; let this user have more processes (ulimit -u) or ask for fewer workers"
+    )]
+    Thread {
+        /// What it would have done.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The target has no room (blocks or inodes).
     #[error("no space for {} ({needed} bytes): {source}; free space or choose another root", path.display())]
     NoSpace {
@@ -314,7 +324,7 @@ impl Error {
             | Self::LockUnsupported { path }
             | Self::RootUnsafe { path, .. }
             | Self::RootInGit { path, .. } => Some(path),
-            Self::Name { .. } | Self::Mismatches(_) | Self::NoRoot(_) | Self::Cancelled => None,
+            Self::Name { .. } | Self::Thread { .. } | Self::Mismatches(_) | Self::NoRoot(_) | Self::Cancelled => None,
         }
     }
 }
@@ -341,6 +351,7 @@ impl Error {
             Self::Kind { .. } => "file-kind",
             Self::NoOpenat2 { .. } => "no-openat2",
             Self::Immutable { .. } => "immutable",
+            Self::Thread { .. } => "thread",
             Self::NoSpace { .. } => "no-space",
             Self::Headroom { .. } => "headroom",
             Self::Size { .. } => "size",

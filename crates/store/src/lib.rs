@@ -80,7 +80,7 @@ mod text;
 
 pub use digest::{
     Blake3, Content, DigestKind, Digests, Hasher, Job, ParseDigestError, Sha256, Source, hash_file, on_threads, pool,
-    sha256_file,
+    sha256_file, spawn_scoped,
 };
 pub use error::{Error, Mismatch, Result};
 pub use exposure::{Exposure, Owners};

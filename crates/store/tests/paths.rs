@@ -225,3 +225,42 @@ fn a_file_that_is_replaced_again_and_again_can_be_opened() {
         opened.expect("there is always a file of this name");
     });
 }
+
+#[test]
+#[expect(unsafe_code, reason = "no safe crate sets a lease")]
+fn a_lease_that_nobody_gives_back_is_waited_for_two_seconds() {
+    use std::os::fd::AsRawFd as _;
+    const F_SETSIG: libc::c_int = 10;
+    let dir = disk();
+    let path = dir.path().join("held");
+    std::fs::write(&path, "x").expect("written");
+    let holder = std::fs::File::options().read(true).write(true).open(&path).expect("open");
+    // SAFETY: integer arguments on a descriptor that is open. The signal for the break is one that is ignored.
+    let held = unsafe {
+        libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG);
+        libc::fcntl(holder.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK)
+    };
+    assert_eq!(held, 0, "a lease: {}", std::io::Error::last_os_error());
+    let began = std::time::Instant::now();
+    let error = root(dir.path()).open_file(&name("held")).expect_err("it is held");
+    assert!(error.to_string().contains("holds a lease"), "{error}");
+    assert!((1..20).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    drop(holder);
+    root(dir.path()).open_file(&name("held")).expect("it was given back");
+}
+
+#[test]
+fn a_tree_of_twenty_thousand_levels_is_removed_without_a_stack_for_it() {
+    let dir = disk();
+    let top = root(dir.path());
+    let mut at =
+        rustix::fs::openat(rustix::fs::CWD, dir.path(), rustix::fs::OFlags::DIRECTORY, 0.into()).expect("open");
+    for _ in 0..20_000 {
+        rustix::fs::mkdirat(&at, "d", 0o755.into()).expect("made");
+        at = rustix::fs::openat(&at, "d", rustix::fs::OFlags::DIRECTORY, 0.into()).expect("open");
+    }
+    drop(at);
+    let removed = std::thread::Builder::new().stack_size(128 << 10).spawn(move || top.remove_tree(&name("d")));
+    removed.expect("a thread").join().expect("no overflow").expect("removed");
+    assert_eq!(std::fs::read_dir(dir.path()).expect("there").count(), 0);
+}

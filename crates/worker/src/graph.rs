@@ -1,11 +1,11 @@
 //! Graph evidence: what the server's log says about recorded and replayed graphs.
 
 use std::{
-    fs::File,
     io::{self, BufRead as _, BufReader, Read as _},
     path::Path,
 };
 
+use b70_store::open_source;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -56,10 +56,10 @@ impl GraphEvidence {
 
     /// Reads a log file; one that is not there has no evidence.
     pub fn read(path: &Path) -> io::Result<Self> {
-        let file = match File::open(path) {
+        let file = match open_source(path) {
             Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Self::none()),
-            Err(e) => return Err(e),
+            Err(b70_store::Error::Missing { .. }) => return Ok(Self::none()),
+            Err(e) => return Err(e.into()),
         };
         let mut reader = BufReader::new(file.take(MAX_LOG));
         let mut found = Self::none();

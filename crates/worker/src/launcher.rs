@@ -4,6 +4,17 @@ use std::collections::BTreeMap;
 
 use b70_manifest::workers::{Profile, SpecType, Workers};
 
+use std::path::Path;
+
+use b70_store::{open_source, read_bounded};
+
+use crate::error::WorkerError;
+
+/// A script's bytes; a script has at most a mebibyte, and is a regular file.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, WorkerError> {
+    Ok(read_bounded(&open_source(path)?, path, 1 << 20)?)
+}
+
 /// What the text of a script shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LauncherScript {

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use b70_store::open_source;
+
 use crate::{error::WorkerError, trust::open_own};
 
 /// Old logs that are kept: `.1` is the newest.
@@ -34,13 +36,21 @@ pub(crate) fn rotate(path: &Path) -> Result<(), WorkerError> {
 
 /// Opens a log for a server's output.
 pub(crate) fn create(path: &Path) -> Result<File, WorkerError> {
-    open_own(path, OpenOptions::new().create(true).append(true)).map_err(|e| WorkerError::io(path, "open", e))
+    let error = |e: io::Error| WorkerError::io(path, "open", e);
+    let file = open_own(path, OpenOptions::new().create(true).append(true)).map_err(error)?;
+    if file.metadata().map_err(error)?.is_file() {
+        return Ok(file);
+    }
+    Err(error(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "found something else than a regular file, expected a log; move it away",
+    )))
 }
 
 /// The last lines of a log, at most `bytes` of it, as text that a terminal may show.
 pub fn tail(path: &Path, lines: usize, bytes: u64) -> Result<String, WorkerError> {
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(path)?;
+        let mut file = open_source(path)?;
         let len = file.metadata()?.len();
         file.seek(SeekFrom::Start(len.saturating_sub(bytes)))?;
         let mut text = Vec::new();
@@ -69,7 +79,7 @@ impl LogFollower {
     /// Opens a log; the last lines of it, and whoever gives the rest.
     pub fn open(path: &Path, lines: usize) -> Result<(String, Self), WorkerError> {
         let mut follower = Self { path: path.to_owned(), file: None, partial: Vec::new() };
-        let mut file = File::open(path).map_err(|e| WorkerError::io(path, "read", e))?;
+        let mut file = open_source(path)?;
         let end = file.metadata().and_then(|m| file.seek(SeekFrom::Start(m.len().saturating_sub(4 << 20))));
         end.map_err(|e| WorkerError::io(path, "read", e))?;
         follower.file = Some(file);
@@ -93,10 +103,10 @@ impl LogFollower {
         }
         // Moved aside: what it got to its end, then the new one from its start.
         let mut text = self.take(true)?;
-        self.file = match File::open(&self.path) {
+        self.file = match open_source(&self.path) {
             Ok(file) => Some(file),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(WorkerError::io(&self.path, "read", e)),
+            Err(b70_store::Error::Missing { .. }) => None,
+            Err(e) => return Err(e.into()),
         };
         text.push_str(&self.take(false)?);
         Ok(text)

@@ -18,7 +18,7 @@ use serde_json::Map;
 use crate::{
     error::WorkerError,
     lane::{CardMap, Lane, WorkerPaths},
-    launcher::LauncherScript,
+    launcher::{self, LauncherScript},
 };
 
 /// What resolving needs beside the configuration.
@@ -131,7 +131,7 @@ pub fn resolve(
     let script = match &document.launcher {
         Some(launcher) => {
             let path = lane.path(launcher);
-            let bytes = std::fs::read(&path).map_err(|e| WorkerError::io(&path, "read the launcher", e))?;
+            let bytes = launcher::read(&path)?;
             Some((path, LauncherScript::new(&String::from_utf8_lossy(&bytes))))
         }
         None => None,

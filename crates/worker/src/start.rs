@@ -5,7 +5,7 @@ use std::{
     fs, io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
-    process::{Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{
         atomic::{AtomicBool, Ordering},
         mpsc,
@@ -135,6 +135,15 @@ impl Supervisor<'_> {
         sys::in_own_session(&mut process, lease.as_ref().map(|l| l.as_fd()));
         let executable = PathBuf::from(&command.argv[0]);
         let start_error = |e| WorkerError::io(&executable, "start", e);
+        // Before there is a child: without a thread that waits for it nobody would know when it ends.
+        let (sender, exit) = mpsc::channel();
+        let (hand_over, started) = mpsc::channel::<Child>();
+        let wait = move || {
+            if let Some(status) = started.recv().ok().and_then(|mut child| child.wait().ok()) {
+                let _ = sender.send(status);
+            }
+        };
+        thread::Builder::new().name("b70-wait".into()).spawn(wait).map_err(start_error)?;
         let held_back = sys::HeldBack::fork(process).map_err(start_error)?;
         let pid = held_back.pid();
         let identity = ProcessIdentity::of(&Host::real(), pid).map_err(WorkerError::Proc)?;
@@ -159,7 +168,7 @@ impl Supervisor<'_> {
             held_back.give_up();
             return Err(error);
         }
-        let mut child = match held_back.release() {
+        let child = match held_back.release() {
             Ok(child) => child,
             Err(error) => {
                 // The record names a process that has become no server.
@@ -168,12 +177,7 @@ impl Supervisor<'_> {
                 return Err(start_error(error));
             }
         };
-        let (sender, exit) = mpsc::channel();
-        thread::spawn(move || {
-            if let Ok(status) = child.wait() {
-                let _ = sender.send(status);
-            }
-        });
+        let _ = hand_over.send(child);
         if let Some(lease) = lease {
             let label = LeaseOwner::of(&identity, redact_arguments(&command.argv).join(" "));
             // The label is for people; the lock holds without it.

@@ -55,11 +55,11 @@ impl HeldBack {
         wait_at(&mut command, &gate, &behind);
         // `spawn` returns once the child has become its program, or cannot: another thread waits for that. Its end of the
         // pair is closed then, so that the reading below ends in any case.
-        let spawning = thread::spawn(move || {
+        let spawning = thread::Builder::new().name("b70-spawn".into()).spawn(move || {
             let child = command.spawn();
             drop(behind);
             child
-        });
+        })?;
         let mut pid = [0; 4];
         match gate.read_exact(&mut pid) {
             Ok(()) => Ok(Self { pid: u32::from_ne_bytes(pid), gate, spawning }),

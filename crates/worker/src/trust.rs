@@ -53,9 +53,9 @@ pub(crate) fn own_directory(paths: &WorkerPaths) -> Result<Root, WorkerError> {
     Ok(root)
 }
 
-/// Opens a file for writing without following a link at its name.
+/// Opens a file for writing without following a link at its name, and without waiting for the reader of a pipe.
 pub(crate) fn open_own(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()).open(path)
 }
 
 /// Reads a record, and whose it is; `None` if there is none.

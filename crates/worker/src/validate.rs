@@ -8,7 +8,11 @@ use std::{
 };
 
 use b70_admission::model_fault;
-use b70_manifest::{document::Kind, validate::check_files, workers::Worker};
+use b70_manifest::{
+    document::{Kind, read_bytes},
+    validate::check_files,
+    workers::Worker,
+};
 use b70_procguard::{Host, pin_to_card};
 use b70_store::EntryKind;
 use schemars::JsonSchema;
@@ -18,7 +22,7 @@ use crate::{
     error::WorkerError,
     flags::ServerFlags,
     lane::{GpuMode, Lane},
-    launcher::LauncherScript,
+    launcher::{self, LauncherScript},
     resolve::{chooses_devices, draft_path, extra_words, is_hidden_setting, own_flags},
 };
 
@@ -241,7 +245,7 @@ fn environment(lane: &Lane, report: &mut Report) {
 pub(crate) fn missing_files(config: &Path) -> Vec<(&'static str, &'static str, String)> {
     let Ok(config) = std::path::absolute(config) else { return Vec::new() };
     let document: serde_json::Value =
-        std::fs::read(&config).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        read_bytes(&config).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     [
         ("no-binary", "binary"),
         ("no-launcher", "launcher"),
@@ -297,7 +301,7 @@ fn files(lane: &Lane, workers: &[&Worker], report: &mut Report) {
         if let Some(why) = not_executable(&path) {
             report.error("no-launcher", "launcher", why);
         }
-        std::fs::read(&path).ok().map(|bytes| LauncherScript::new(&String::from_utf8_lossy(&bytes)))
+        launcher::read(&path).ok().map(|bytes| LauncherScript::new(&String::from_utf8_lossy(&bytes)))
     });
     if let Some(script) = &script {
         // The common arguments: what every profile's servers get.

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use b70_store::open_source;
 use object::read::elf::{Dyn as _, FileHeader, ProgramHeader as _};
 use object::{Endianness, ReadCache, ReadRef, StringTable, elf};
 
@@ -34,7 +34,7 @@ struct Dynamic {
 }
 
 fn read(path: &Path) -> Result<Dynamic, String> {
-    let file = File::open(path).map_err(|e| e.to_string())?;
+    let file = open_source(path).map_err(|e| e.to_string())?;
     // Reads the headers and tables it is asked for, not the gigabyte of device code around them.
     let cache = ReadCache::new(file);
     parse(&cache)

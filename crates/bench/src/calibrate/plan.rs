@@ -11,6 +11,7 @@ use b70_manifest::PciAddress;
 use b70_manifest::calibration::{Settings, SuiteIdentity};
 use b70_manifest::workers::Arm;
 use b70_procguard::{LeaseKind, LeaseRoot};
+use b70_store::spawn_scoped;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -87,11 +88,13 @@ impl Calibration {
             }
         }
         let until = Instant::now() + self.options.wait.min(Deadlines::LONGEST);
-        let endpoints: Vec<EndpointPlan> = thread::scope(|scope| {
-            let looks: Vec<_> =
-                self.targets.iter().map(|target| scope.spawn(move || self.look(target, until, cancel))).collect();
-            looks.into_iter().filter_map(|look| look.join().ok()).collect()
+        let endpoints: Result<Vec<EndpointPlan>, b70_store::Error> = thread::scope(|scope| {
+            let begin = |target| spawn_scoped(scope, "an endpoint", move || self.look(target, until, cancel));
+            let looks: Vec<_> = self.targets.iter().map(begin).collect();
+            let joined = looks.into_iter().map(|look| Ok(look?.join().ok()));
+            joined.filter_map(Result::transpose).collect()
         });
+        let endpoints = endpoints?;
         Ok(CalibrationPlan {
             schema_version: 1,
             executed: false,

@@ -11,6 +11,7 @@ use b70_manifest::calibration::{CalibrationRow, CalibrationRun, EndpointIdentity
 use b70_manifest::gate::{Judged, judge};
 use b70_manifest::{EvidenceClass, NeverEligible, Sha256Hex, UnixTime};
 use b70_procguard::{Lease, LeaseError, LeaseKind, LeaseOwner, LeaseRoot};
+use b70_store::spawn_scoped;
 use serde_json::{Map, Value, json};
 
 use super::publish::{ResultFile, open, text};
@@ -124,12 +125,17 @@ impl Calibration {
         };
         let measure = &measure;
         let ended: Result<Vec<Ended>, b70_store::Error> = thread::scope(|scope| {
-            scope.spawn(|| watch(&shared, cancel, deadline, &done));
+            spawn_scoped(scope, "the deadline", || watch(&shared, cancel, deadline, &done))?;
             let ended = if self.options.sequential {
                 work.into_iter().map(measure).collect()
             } else {
-                let threads: Vec<_> = work.into_iter().map(|work| scope.spawn(move || measure(work))).collect();
-                threads.into_iter().map(|thread| thread.join().expect("measuring does not panic")).collect()
+                let begin = |work| spawn_scoped(scope, "an endpoint", move || measure(work));
+                let threads: Vec<_> = work.into_iter().map(begin).collect();
+                if threads.iter().any(Result::is_err) {
+                    shared.stop.store(INTERRUPTED, Ordering::SeqCst);
+                    shared.token.cancel();
+                }
+                threads.into_iter().map(|thread| thread?.join().expect("measuring does not panic")).collect()
             };
             done.store(true, Ordering::SeqCst);
             ended

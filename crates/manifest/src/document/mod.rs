@@ -9,6 +9,6 @@ mod read;
 pub use detect::detect;
 pub use kind::{Kind, KindEntry, KindList};
 #[cfg(feature = "validate")]
-pub use read::{Document, DocumentError, MAX_DOCUMENT_BYTES, read, read_text};
+pub(crate) use read::is_readable;
 #[cfg(feature = "validate")]
-pub(crate) use read::{is_readable, read_bytes};
+pub use read::{Document, DocumentError, MAX_DOCUMENT_BYTES, read, read_bytes, read_text};

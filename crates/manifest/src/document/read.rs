@@ -114,8 +114,11 @@ impl Explain for DocumentError {
 /// The largest document that is read, in bytes; calibrations with every raw offset have a few million.
 pub const MAX_DOCUMENT_BYTES: u64 = 64 << 20;
 
-/// The bytes of a document: of a regular file, which answers at once and ends, and no more than a document may have.
-pub(crate) fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+/// The bytes of a document: of a regular file, which answers at once and ends, and no more than a document may have
+/// ([`MAX_DOCUMENT_BYTES`]).
+///
+/// Errors: `InvalidInput` for anything else, such as a FIFO, which is not opened.
+pub fn read_bytes(path: &Path) -> std::io::Result<Vec<u8>> {
     let refused = |why: String| std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
     let metadata = std::fs::metadata(path)?;
     if !metadata.is_file() {

@@ -10,7 +10,7 @@ use b70_manifest::pack::{PackSet, SourceTensor, TensorPack, ToolRecord};
 use b70_manifest::{Sha256Hex, canonical_sha256};
 use b70_store::{
     Content, HashOptions, LockGuard, Progress, PublishOutcome, RelPath, Root, TempFile, Trust, json_bytes, lock,
-    replace_bytes, sweep_orphans,
+    replace_bytes, spawn_scoped, sweep_orphans,
 };
 
 use super::pieces::Wanted;
@@ -206,46 +206,50 @@ impl<'a> Run<'a> {
                 pipeline.fail();
             })
         };
+        let hash = || {
+            let _stop = stop();
+            if !self.gate.is_pending() {
+                pipeline.start(None);
+                return Ok(());
+            }
+            let prover = self.prover.expect("set before the workers start");
+            let pass = |kind| pipeline.digests(kind);
+            let proved = self.gate.compute(self.model, Some(self.sha256), || prover.prove(Some(&pass)));
+            match proved {
+                // By a receipt, or otherwise without the pass: the tensors alone are read.
+                Ok(_) => pipeline.start(None),
+                Err(_) => pipeline.fail(),
+            }
+            proved.map(|_| ())
+        };
+        let pack = || {
+            let _stop = stop();
+            pipeline.work().inspect_err(|_| self.gate.abort())
+        };
+        let publish = || {
+            let _stop = stop();
+            work.publish_all().inspect_err(|_| {
+                self.gate.abort();
+                pipeline.fail();
+            })
+        };
         let outcome = std::thread::scope(|scope| {
             let join = |outcome: std::thread::Result<Result<(), PackError>>| {
                 outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
-            let hashing = scope.spawn(|| {
-                let _stop = stop();
-                if !self.gate.is_pending() {
-                    pipeline.start(None);
-                    return Ok(());
-                }
-                let prover = self.prover.expect("set before the workers start");
-                let pass = |kind| pipeline.digests(kind);
-                let proved = self.gate.compute(self.model, Some(self.sha256), || prover.prove(Some(&pass)));
-                match proved {
-                    // By a receipt, or otherwise without the pass: the tensors alone are read.
-                    Ok(_) => pipeline.start(None),
-                    Err(_) => pipeline.fail(),
-                }
-                proved.map(|_| ())
-            });
-            let packing: Vec<_> = (0..self.jobs)
-                .map(|_| {
-                    scope.spawn(|| {
-                        let _stop = stop();
-                        pipeline.work().inspect_err(|_| self.gate.abort())
-                    })
-                })
-                .collect();
-            let publishing: Vec<_> = (0..PUBLISHERS.min(self.tensors.len()))
-                .map(|_| {
-                    scope.spawn(|| {
-                        let _stop = stop();
-                        work.publish_all().inspect_err(|_| {
-                            self.gate.abort();
-                            pipeline.fail();
-                        })
-                    })
-                })
-                .collect();
             let mut first = Ok(());
+            let mut refused = None;
+            let mut begin = |what, work| spawn_scoped(scope, what, work).map_err(|error| refused = Some(error)).ok();
+            let hashing = begin("the model's hash", &hash as Task<'_>);
+            let packing: Vec<_> = (0..self.jobs).filter_map(|_| begin("packing", &pack)).collect();
+            let publishers = PUBLISHERS.min(self.tensors.len());
+            let publishing: Vec<_> = (0..publishers).filter_map(|_| begin("publishing", &publish)).collect();
+            if let Some(error) = refused {
+                // Those that did start wait for the others.
+                self.gate.abort();
+                pipeline.fail();
+                first = Err(error.into());
+            }
             // Whoever found the gate closed or the pipeline stopped only says that something else failed: that counts.
             let mut note = |result: Result<(), PackError>| {
                 if let (Ok(()) | Err(PackError::Cancelled), Err(error)) = (&first, result) {
@@ -256,8 +260,7 @@ impl<'a> Run<'a> {
                 note(join(thread.join()));
             }
             self.gate.end();
-            note(join(hashing.join()));
-            for thread in publishing {
+            for thread in hashing.into_iter().chain(publishing) {
                 note(join(thread.join()));
             }
             first
@@ -389,6 +392,9 @@ impl<'a> Run<'a> {
         let _ = rustix::fs::unlinkat(self.cache, self.set_key.to_string(), rustix::fs::AtFlags::REMOVEDIR);
     }
 }
+
+/// What a thread of a run does.
+type Task<'t> = &'t (dyn Fn() -> Result<(), PackError> + Sync);
 
 /// Threads that wait for the disk.
 const PUBLISHERS: usize = 4;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -329,13 +330,28 @@ impl Root {
     }
 }
 
+/// How long a name is tried again while the kernel says to try again.
+const RACED: Duration = Duration::from_secs(2);
+
 fn openat2_beneath(dir: &OwnedFd, name: &Path, flags: OFlags, mode: Mode, shown: &Path) -> Result<OwnedFd> {
     let path = || shown.to_path_buf();
+    let until = Instant::now() + RACED;
     loop {
         return match rustix::fs::openat2(dir, name, flags, mode, BENEATH) {
             Ok(fd) => Ok(fd),
-            // EAGAIN: a rename elsewhere raced with the walk beneath the root; the kernel asks to try again.
-            Err(Errno::INTR | Errno::AGAIN) => continue,
+            Err(Errno::INTR) => continue,
+            // Somebody holds a lease on the file, or a rename raced with the walk beneath the root: the kernel asks to try again.
+            Err(Errno::AGAIN) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            Err(Errno::AGAIN) => {
+                let why = format!(
+                    "another process holds a lease on it and does not give it back; gave up after {} s",
+                    RACED.as_secs()
+                );
+                Err(Error::io("open", shown, std::io::Error::new(std::io::ErrorKind::WouldBlock, why)))
+            }
             Err(Errno::LOOP | Errno::XDEV) => Err(Error::Escapes { path: path() }),
             Err(Errno::NOSYS) => Err(Error::NoOpenat2 { path: path() }),
             Err(e) => Err(Error::write("open", shown, 0, e)),

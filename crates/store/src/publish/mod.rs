@@ -48,6 +48,8 @@ pub(crate) fn fsync(fd: impl AsFd, path: &Path) -> Result<()> {
 }
 
 /// Removes `name` in `dir` with all that is in it; links are removed, not followed. Missing is fine.
+///
+/// Whatever its depth this holds three directories open, and takes no stack for it.
 pub(crate) fn remove_tree_at(dir: &Root, name: &OsStr) -> Result<()> {
     let path = dir.path().join(name);
     fault::step("remove.tree");
@@ -56,32 +58,73 @@ pub(crate) fn remove_tree_at(dir: &Root, name: &OsStr) -> Result<()> {
         Err(Unlink::System(Errno::ISDIR | Errno::PERM)) => {}
         Err(e) => return Err(e.error(&path)),
     }
+    let (mut current, inode) = open_level(dir, name, &path)?;
+    let mut levels = vec![Level { name: name.to_os_string(), inode, folders: empty_of_files(&current)? }];
+    while let Some(level) = levels.last_mut() {
+        if let Some(folder) = level.folders.pop() {
+            let (inner, inode) = open_level(&current, &folder, &path)?;
+            current = inner;
+            levels.push(Level { name: folder, inode, folders: empty_of_files(&current)? });
+            continue;
+        }
+        let Some(Level { name: emptied, .. }) = levels.pop() else { break };
+        let removed = match levels.last() {
+            None => rustix::fs::unlinkat(dir, emptied.as_os_str(), AtFlags::REMOVEDIR),
+            Some(above) => {
+                let (parent, inode) = open_level(&current, OsStr::new(".."), &path)?;
+                if inode != above.inode {
+                    return Err(Error::ChangedWhileReading { path, what: "a folder in it was moved".to_owned() });
+                }
+                current = parent;
+                rustix::fs::unlinkat(&current, emptied.as_os_str(), AtFlags::REMOVEDIR)
+            }
+        };
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(Error::io("remove", &path, e)),
+        }
+    }
+    Ok(())
+}
+
+/// A folder on the way down, and those in it that are still to be removed.
+struct Level {
+    name: OsString,
+    inode: (u64, u64),
+    folders: Vec<OsString>,
+}
+
+/// Opens a folder that is to be emptied, and says which one it is. `path` is the one to name in errors.
+fn open_level(dir: &Root, name: &OsStr, path: &Path) -> Result<(Root, (u64, u64))> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = || rustix::fs::openat(dir, name, flags, Mode::empty());
+    let error = |e| Error::io("open the directory", path, e);
     let fd = match open() {
         Err(Errno::ACCESS) => {
-            rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty())
-                .map_err(|e| Error::io("open the directory", &path, e))?;
+            rustix::fs::chmodat(dir, name, Mode::RWXU, AtFlags::empty()).map_err(error)?;
             open()
         }
         other => other,
     }
-    .map_err(|e| Error::io("open the directory", &path, e))?;
+    .map_err(error)?;
     // A published directory may be read-only; failing to change that shows in the removal itself.
     let _ = rustix::fs::fchmod(&fd, Mode::RWXU);
-    let inner = Root::from_parts(fd, path.clone());
-    for (entry, kind) in inner.raw_entries()? {
+    let stat = rustix::fs::fstat(&fd).map_err(error)?;
+    Ok((Root::from_parts(fd, path.to_path_buf()), (stat.st_dev, stat.st_ino)))
+}
+
+/// Removes everything in a folder but folders, whose names it returns.
+fn empty_of_files(folder: &Root) -> Result<Vec<OsString>> {
+    let mut folders = Vec::new();
+    for (entry, kind) in folder.raw_entries()? {
         if kind == EntryKind::Directory {
-            remove_tree_at(&inner, &entry)?;
-        } else {
-            match unlink(&inner, &entry, &path) {
-                Ok(()) | Err(Unlink::System(Errno::NOENT)) => {}
-                Err(e) => return Err(e.error(&path.join(&entry))),
-            }
+            folders.push(entry);
+            continue;
+        }
+        match unlink(folder, &entry, folder.path()) {
+            Ok(()) | Err(Unlink::System(Errno::NOENT)) => {}
+            Err(e) => return Err(e.error(&folder.path().join(&entry))),
         }
     }
-    match rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(e) => Err(Error::io("remove", &path, e)),
-    }
+    Ok(folders)
 }
