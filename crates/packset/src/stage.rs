@@ -1,12 +1,13 @@
-//! The consumer's view: a set directory (on disk or staged in RAM) from which a loader takes mapped slices.
+//! The consumer's view: a set directory (on disk or staged in RAM) from which a loader takes the bytes of tensors.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use b70_manifest::Sha256Hex;
 use b70_manifest::pack::{PackSet, TensorPack};
-use b70_store::RelPath;
-use memmap2::Mmap;
+use b70_store::{DigestKind, Hasher, Progress, RelPath, SealedFile, StillMap};
 
 use crate::error::PackError;
 use crate::layout::Layout;
@@ -111,39 +112,87 @@ impl Stage {
                 lookup.target_architecture.to_owned(),
             );
         }
-        self.map(entry)
+        self.open_payload(entry)
     }
 
-    fn map<'a>(&'a self, entry: &'a TensorPack) -> Result<StagedTensor<'a>, PackError> {
+    fn open_payload<'a>(&'a self, entry: &'a TensorPack) -> Result<StagedTensor<'a>, PackError> {
         let name = RelPath::new(&entry.payload.path)?;
         let (file, path) = (self.set.root().open_file(&name)?, self.set.root().join(&name));
         let found = file.metadata().map_err(PackError::io("stat", &path))?.len();
         if found != entry.payload.size_bytes {
             return Err(b70_store::Error::Size { path, expected: entry.payload.size_bytes, found }.into());
         }
-        #[expect(unsafe_code, reason = "a consumer's slice is a memory map of the payload")]
-        // SAFETY: the file is a regular file opened read-only beneath the set's folder, published complete with mode 0444 and
-        // never written again by the kit, which replaces files by rename and so leaves a mapped one as it is. A process
-        // with write permission that modifies it all the same would change the bytes under the reference; one that
-        // truncates it would end the reader with SIGBUS. Neither is possible to exclude for a map of a file; both need the
-        // owner's rights, and `StagedTensor::verify` is there for a reader that must know.
-        let map = unsafe { Mmap::map(&file) }.map_err(PackError::io("map", &path))?;
-        Ok(StagedTensor { entry, map, path })
+        Ok(StagedTensor { entry, file, path })
     }
 }
 
-/// A tensor of a stage: its payload, mapped read-only.
+/// A tensor of a stage: its payload, open.
+///
+/// What the payload's owner may change is given as a copy that was proved ([`read`](Self::read)), or sealed
+/// ([`sealed`](Self::sealed)); what the kernel keeps still can be mapped ([`map`](Self::map)).
 #[derive(Debug)]
 pub struct StagedTensor<'a> {
     entry: &'a TensorPack,
-    map: Mmap,
+    file: File,
     path: PathBuf,
 }
 
 impl StagedTensor<'_> {
-    /// The packed bytes.
-    pub fn bytes(&self) -> &[u8] {
-        &self.map
+    /// A copy of the packed bytes, which has the recorded digest.
+    ///
+    /// Errors: [`PackError::PayloadDigest`]; no memory for it.
+    pub fn read(&self) -> Result<Vec<u8>, PackError> {
+        let len = self.entry.payload.size_bytes as usize;
+        let mut bytes = Vec::new();
+        let no_memory = |error| PackError::io("get memory for", &self.path)(std::io::Error::other(error));
+        bytes.try_reserve_exact(len).map_err(no_memory)?;
+        bytes.resize(len, 0);
+        self.read_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// [`read`](Self::read) into memory of the caller's, as long as the payload. After an error it holds whatever was read.
+    ///
+    /// Errors: [`PackError::PayloadDigest`]; a buffer of another length, as [`Error::Size`](b70_store::Error::Size).
+    pub fn read_into(&self, bytes: &mut [u8]) -> Result<(), PackError> {
+        let payload = &self.entry.payload;
+        if bytes.len() as u64 != payload.size_bytes {
+            let (path, found) = (self.path.clone(), bytes.len() as u64);
+            return Err(b70_store::Error::Size { path, expected: payload.size_bytes, found }.into());
+        }
+        self.file.read_exact_at(bytes, 0).map_err(PackError::io("read", &self.path))?;
+        // What is hashed is the copy, so that nobody else can change it any more.
+        let kind = if payload.blake3.is_some() { DigestKind::Blake3 } else { DigestKind::Sha256 };
+        let mut hasher = Hasher::new(kind);
+        hasher.update(bytes);
+        let found = hasher.finish();
+        let right = found.blake3 == payload.blake3 && found.sha256.is_none_or(|found| found == payload.sha256);
+        if right { Ok(()) } else { Err(self.wrong(Sha256Hex::of(bytes))) }
+    }
+
+    /// The packed bytes where the kernel has them, of a payload that is immutable (`stage-ram --immutable`). Whether they are right is
+    /// for the validation of the stage to say.
+    ///
+    /// Errors: [`Error::NotStill`](b70_store::Error::NotStill) for any other.
+    pub fn map(&self) -> Result<StillMap, PackError> {
+        Ok(StillMap::of_immutable(&self.file, &self.path)?)
+    }
+
+    /// A sealed copy in memory, proved after it was sealed, whose descriptor can be handed to another process.
+    ///
+    /// Errors: [`PackError::PayloadDigest`] and those of [`SealedFile::copy_of`].
+    pub fn sealed(&self) -> Result<SealedFile, PackError> {
+        let payload = &self.entry.payload;
+        let (size, sha256) = (payload.size_bytes, payload.sha256);
+        match SealedFile::copy_of(&self.file, &self.path, size, sha256, &Progress::NONE) {
+            Err(b70_store::Error::Sha256 { found, .. }) => Err(self.wrong(found)),
+            other => Ok(other?),
+        }
+    }
+
+    fn wrong(&self, found: Sha256Hex) -> PackError {
+        let (name, expected) = (self.entry.identity.tensor_name.clone(), self.entry.payload.sha256);
+        PackError::PayloadDigest { name, found, expected }
     }
 
     /// The tensor's entry with its digests.
@@ -151,21 +200,13 @@ impl StagedTensor<'_> {
         self.entry
     }
 
+    /// The payload, open.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
     /// Path of the payload.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Hashes the mapped bytes and compares them with the recorded SHA-256.
-    pub fn verify(&self) -> Result<(), PackError> {
-        let found = Sha256Hex::of(&self.map);
-        if found == self.entry.payload.sha256 {
-            return Ok(());
-        }
-        Err(PackError::PayloadDigest {
-            name: self.entry.identity.tensor_name.clone(),
-            found,
-            expected: self.entry.payload.sha256,
-        })
     }
 }

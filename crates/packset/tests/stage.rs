@@ -40,9 +40,13 @@ fn a_set_opens_and_gives_its_tensors() {
         target_architecture: "bmg-g31",
     };
     let tensor = stage.tensor(&right).expect("the tensor");
-    assert_eq!(tensor.bytes(), fs::read(tensor.path()).expect("the payload"));
-    assert_eq!(tensor.bytes().len() as u64, tensor.entry().payload.size_bytes);
-    tensor.verify().expect("good bytes");
+    let expected = fs::read(tensor.path()).expect("the payload");
+    assert!(tensor.read().expect("good bytes") == expected);
+    assert!(tensor.sealed().expect("good bytes").map().expect("mapped")[..] == expected[..]);
+    assert_eq!(expected.len() as u64, tensor.entry().payload.size_bytes);
+    // Its owner may change it, so that it is given as a copy.
+    assert!(matches!(tensor.map(), Err(PackError::Store(b70_store::Error::NotStill { .. }))));
+    assert!(matches!(tensor.read_into(&mut [0]), Err(PackError::Store(b70_store::Error::Size { .. }))));
 
     // Each field of the contract, wrong by itself, is refused by its name.
     let wrong = [
@@ -112,7 +116,8 @@ fn damage_that_needs_no_rehash_is_seen_on_opening_and_the_rest_on_demand() {
         target_architecture: "bmg-g31",
     };
     let tensor = stage.tensor(&lookup).expect("the tensor");
-    assert!(matches!(tensor.verify(), Err(PackError::PayloadDigest { .. })));
+    assert!(matches!(tensor.read(), Err(PackError::PayloadDigest { .. })));
+    assert!(matches!(tensor.sealed(), Err(PackError::PayloadDigest { .. })));
     // A file that loses its bytes after the set was opened is refused by the look-up, not by SIGBUS.
     replace(b"");
     assert!(stage.tensor(&lookup).is_err());

@@ -84,7 +84,7 @@ fn two_hundred_runs_beside_a_live_toggling_mapping() {
                     let state = digests.iter().position(|digest| *digest == prepared.source_sha256);
                     let state = state.expect("one of the two states of the file");
                     let set = root.join(prepared.set_key.to_string());
-                    wrong += u32::from(!is_right(&set, &lab.layout, &expected[state], lab.folder.path()));
+                    wrong += u32::from(!is_right(&set, lab.layout, &expected[state], lab.folder.path()));
                     fs::remove_dir_all(&set).expect("our set");
                 }
             }
@@ -100,13 +100,13 @@ fn two_hundred_runs_beside_a_live_toggling_mapping() {
 }
 
 /// Whether every payload is that of the tensor the model had, and its sidecar says so.
-fn is_right(set: &Path, layout: &Xe2DpasV2, expected: &BTreeMap<String, Sha256Hex>, scratch: &Path) -> bool {
+fn is_right(set: &Path, layout: Xe2DpasV2, expected: &BTreeMap<String, Sha256Hex>, scratch: &Path) -> bool {
     let dir = SetDir::open_path(set).expect("a set");
     let (document, _) = dir.read_manifest().expect("a manifest");
     document.tensors.iter().all(|tensor| {
         let name = &tensor.identity.tensor_name;
         let out = scratch.join("unpacked");
-        unpack(&dir, name, layout, &out, &Progress::NONE).expect("a tensor");
+        unpack(&dir, name, &layout, &out, &Progress::NONE).expect("a tensor");
         let found = sha256_of(&out);
         fs::remove_file(&out).expect("our file");
         found == expected[name] && tensor.source_tensor.sha256 == found

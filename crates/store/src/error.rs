@@ -100,6 +100,14 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A file whose bytes the kernel does not keep still, where that is needed.
+    #[error("{} can be changed: {why}", path.display())]
+    NotStill {
+        /// The file.
+        path: PathBuf,
+        /// What is missing, and what to do.
+        why: String,
+    },
     /// The system refuses a thread.
     #[error(
         "cannot start a thread for {what}: {source}; let this user have more processes (ulimit -u) or ask for fewer workers"
@@ -310,6 +318,7 @@ impl Error {
             | Self::Kind { path, .. }
             | Self::NoOpenat2 { path }
             | Self::Immutable { path, .. }
+            | Self::NotStill { path, .. }
             | Self::NoSpace { path, .. }
             | Self::Headroom { path, .. }
             | Self::Size { path, .. }
@@ -351,6 +360,7 @@ impl Error {
             Self::Kind { .. } => "file-kind",
             Self::NoOpenat2 { .. } => "no-openat2",
             Self::Immutable { .. } => "immutable",
+            Self::NotStill { .. } => "not-still",
             Self::Thread { .. } => "thread",
             Self::NoSpace { .. } => "no-space",
             Self::Headroom { .. } => "headroom",

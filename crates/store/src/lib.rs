@@ -74,6 +74,7 @@ mod publish;
 mod receipt;
 mod roots;
 mod stage;
+mod still;
 mod streams;
 mod sys;
 mod text;
@@ -104,5 +105,6 @@ pub use receipt::{
 };
 pub use roots::{Env, RootKind, default_root, git_work_tree, open_or_create, open_ram_root, refuse_in_git};
 pub use stage::{StageFile, make_all_immutable, stage};
+pub use still::{SealedFile, StillMap};
 pub use streams::{Sha256Streams, StreamKernel};
 pub use text::{json_bytes, random_token};

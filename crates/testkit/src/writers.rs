@@ -67,6 +67,9 @@ struct SwapExtents {
 }
 
 const EXT4_IOC_MOVE_EXT: libc::Ioctl = 0xC028_660F_u32 as libc::Ioctl;
+const UFFDIO_API: libc::Ioctl = 0xC018_AA3F_u32 as libc::Ioctl;
+const UFFDIO_REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
+const UFFDIO_COPY: libc::Ioctl = 0xC028_AA03_u32 as libc::Ioctl;
 const XFS_IOC_SWAPEXT: libc::Ioctl = 0xC0C0_586D_u32 as libc::Ioctl;
 
 /// Gives a file the blocks of a new one beside it that was never written, below its inode, so that it reads as zeros:
@@ -136,8 +139,6 @@ impl StalledWrite {
         let len = bytes.len();
         let mut filled = Box::new([0; 4096]);
         filled[..len].copy_from_slice(bytes);
-        const UFFDIO_API: libc::Ioctl = 0xC018_AA3F_u32 as libc::Ioctl;
-        const UFFDIO_REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
         let check = |answer: libc::c_int| if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) };
         // SAFETY: a system call with an integer argument; the descriptor it returns is owned by nobody else.
         let faults = unsafe {
@@ -185,7 +186,6 @@ impl StalledWrite {
     }
 
     fn arrive(&mut self) -> io::Result<()> {
-        const UFFDIO_COPY: libc::Ioctl = 0xC028_AA03_u32 as libc::Ioctl;
         let Some(writer) = self.writer.take() else { return Ok(()) };
         // struct uffdio_copy {dst, src, len, mode, copy}.
         let mut copy = [self.page as u64, self.bytes.as_ptr() as u64, 4096, 0, 0];

@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             pack_layout_version: 2,
             target_architecture: "bmg-g31",
         })?;
-        println!("{}  {:?}  {} bytes, mapped", identity.tensor_name, identity.tensor_shape, tensor.bytes().len());
+        println!("{}  {:?}  {} bytes, proved", identity.tensor_name, identity.tensor_shape, tensor.read()?.len());
     }
     Ok(())
 }

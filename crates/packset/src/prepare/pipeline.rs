@@ -760,7 +760,9 @@ mod tests {
             std::fs::create_dir(&dir).unwrap();
             // One thread, so that the model's stream has read the tensor before it is packed.
             let (model, mut wanted) = model(&dir, &[64; 3]);
-            wanted.iter_mut().for_each(|tensor| tensor.oversize = oversize);
+            for tensor in &mut wanted {
+                tensor.oversize = oversize;
+            }
             let mut copier = copier(&model, &wanted, &dir.join("out"), full);
             // The file's first tensor, which is the last that is wanted.
             copier.changing = Some(wanted[2].offset + 5);
