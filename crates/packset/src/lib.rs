@@ -27,7 +27,7 @@
 //! # Limits
 //! One row group of a tensor must fit the packer's working buffer; longer rows are refused. A consumer's slice is a memory
 //! map: whoever can write the file can change it under the reader.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod buffer;
 mod document;

@@ -204,24 +204,27 @@ impl SourceSubject {
         let admission = match pass {
             None => admit(&subject, receipt, &how)?,
             Some(pass) => {
-                let mut all = None;
-                admit_with(&subject, receipt, &how, &mut |jobs, kind| {
+                let (mut all, mut surprise) = (None, None);
+                let admission = admit_with(&subject, receipt, &how, &mut |jobs, kind| {
                     let again = all.as_ref().is_some_and(|(had, _)| *had != kind);
                     let (_, all) = all.get_or_insert_with(|| (kind, pass(kind)));
-                    let digest = |job: &Job<'_>| {
+                    let mut digest = |job: &Job<'_>| {
                         let Source::File(_, path) = job.source else { return Err(b70_store::Error::Cancelled) };
                         if again {
-                            return Err(changed(
-                                path,
-                                "its bytes are not those of its receipt, though no time stamp moved",
-                            ));
+                            surprise = Some(path.to_path_buf());
+                            return Err(b70_store::Error::Cancelled);
                         }
                         let index = self.files.iter().position(|file| self.root.join(&file.name) == *path);
                         let digests = index.and_then(|index| all.as_ref()?.get(index).copied());
                         digests.ok_or(b70_store::Error::Cancelled)
                     };
-                    jobs.iter().map(digest).collect()
-                })?
+                    jobs.iter().map(&mut digest).collect()
+                });
+                if let Some(path) = surprise {
+                    let what = "its bytes are not those of its receipt, though no time stamp moved";
+                    return Err(changed(&path, what).into());
+                }
+                admission?
             }
         };
         if !admission.is_admitted() {

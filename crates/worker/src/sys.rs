@@ -53,9 +53,10 @@ impl HeldBack {
         let _one = FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut gate, behind) = UnixStream::pair()?;
         wait_at(&mut command, &gate, &behind);
-        // `spawn` returns once the child has become its program, or cannot: another thread waits for that. Its end of the
+        // `spawn` returns once the child has become its program, or cannot: another thread waits for that. It has no name of its
+        // own, which the child would have, too. Its end of the
         // pair is closed then, so that the reading below ends in any case.
-        let spawning = thread::Builder::new().name("b70-spawn".into()).spawn(move || {
+        let spawning = thread::Builder::new().spawn(move || {
             let child = command.spawn();
             drop(behind);
             child

@@ -262,7 +262,7 @@ fn lookups(bench: &mut Bench, folder: &Path, root: &Path) -> Result<Vec<Value>, 
     let stage = [&["stage-ram", "--min-free", "0"][..], &roots[..]].concat();
     run(&Call::new(&bench.pack, &stage))?;
     group.add("stage-ram, found in place", Call::new(&bench.pack, &stage));
-    group.add("stage-validate, by receipt", Call::new(&bench.pack, &[&["stage-validate"][..], &roots[..]].concat()));
+    group.add("stage-validate, in memory", Call::new(&bench.pack, &[&["stage-validate"][..], &roots[..]].concat()));
     match crate::setup::real_model() {
         Some(model) => {
             let call = Call::new(&bench.pack, &["inspect", "--json", "--model", &text(&model)]);

@@ -391,28 +391,26 @@ pub(crate) fn open_regular(path: &Path) -> Result<File> {
     as_seen(path, look, || open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY))
 }
 
-/// How often a file is looked for again when another one took its name between the look and the opening: whoever publishes
-/// does that, once.
-const TRIES: usize = 16;
-
-/// Opens a file after a look at what it is, and makes sure that it is the one that was looked at.
+/// Opens a file after a look at what it is, and makes sure that it is the one that was looked at. When another one took its name
+/// in between, as whoever publishes does, it is looked for again.
 fn as_seen(
     path: &Path,
     look: impl Fn() -> Result<(OwnedFd, FileIdentity)>,
     open: impl Fn() -> Result<OwnedFd>,
 ) -> Result<File> {
-    for _ in 0..TRIES {
+    let until = Instant::now() + RACED;
+    loop {
         // The handle keeps the inode's number from being given to another file.
         let (_handle, seen) = look()?;
         let fd = open()?;
         if identity_of(&fd, path)?.same_file(&seen) {
             return Ok(File::from(fd));
         }
+        if Instant::now() >= until {
+            let what = format!("other files took its name while it was opened, for {} s", RACED.as_secs());
+            return Err(Error::ChangedWhileReading { path: path.to_path_buf(), what });
+        }
     }
-    Err(Error::ChangedWhileReading {
-        path: path.to_path_buf(),
-        what: format!("other files took its name while it was opened, {TRIES} times"),
-    })
 }
 
 /// Opens the file at a path of the user's own choice for reading (links are followed), regular files only.
