@@ -1,4 +1,5 @@
-//! The model's SHA-256, computed once and then remembered by a receipt: an unchanged 16 GB file is not read twice.
+//! The model's SHA-256, computed once and then remembered by a receipt: a file that the kernel keeps still is not read again, any
+//! other with BLAKE3 alone.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ pub(crate) struct SourceProof {
 /// stopped. It can be had once.
 pub(crate) type Pass<'p> = &'p dyn Fn(DigestKind) -> Option<Vec<Digests>>;
 
-/// Proves the model, by its receipt where that holds.
+/// Proves the model: unread where its receipt holds and the kernel keeps it still, else by reading it.
 pub(crate) struct Prover<'a> {
     model: &'a Model,
     /// None for files that no receipt can be about; they are read each time.

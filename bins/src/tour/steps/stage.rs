@@ -1,4 +1,4 @@
-//! A set in RAM: trusted by its receipt, and no longer trusted once a byte changed.
+//! A set in RAM: read again at each look, and refused once a byte changed.
 
 use std::time::Duration;
 

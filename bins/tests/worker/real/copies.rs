@@ -91,7 +91,7 @@ fn an_admitted_copy_in_memory_is_preferred() {
     let (started, code) = lane.run(&["start", "--execute", "--wait", "240"]);
     println!("with a copy: {}", notes(&started));
     assert_eq!(code, 0, "{started:#}");
-    assert!(notes(&started).contains("the RAM copy is admitted by its receipt"), "{started:#}");
+    assert!(notes(&started).contains("the RAM copy is admitted; trust: blake3"), "{started:#}");
     let record = lane.record("w0");
     assert_eq!(record["target_model"]["copy"], "ram");
     assert_eq!(record["target_model"]["sha256"], sha256.to_string());
@@ -162,7 +162,7 @@ fn a_pack_set_is_bound_only_by_its_admitted_stage() {
     let (started, code) = lane.run(&["start", "--execute", "--wait", "240"]);
     println!("with a stage of {} tensors: {}", prepared.tensor_count, notes(&started));
     assert_eq!(code, 0, "{started:#}");
-    assert!(notes(&started).contains("admitted by"), "{started:#}");
+    assert!(notes(&started).contains("the stage is admitted"), "{started:#}");
     let path = staged.stage.to_str().unwrap().to_owned();
     assert_eq!(variable(pid_of(&started["results"][0])), Some((VARIABLE.to_owned(), path.clone())));
     let record = lane.record("w0");

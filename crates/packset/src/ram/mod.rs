@@ -1,4 +1,4 @@
-//! The RAM stage: a verified, atomic copy of a set in memory, trusted by receipt until something it names changes.
+//! The RAM stage: a verified, atomic copy of a set in memory, read again at each look unless it is immutable.
 
 mod checks;
 
@@ -121,7 +121,7 @@ pub enum StageOutcome {
 
 /// Stages a set in RAM, or finds the stage that is there.
 ///
-/// The source's payloads must be admitted (by their receipt, or by reading them); `min_free` bytes must stay free; the
+/// The source's payloads must be admitted (unread, or by reading them); `min_free` bytes must stay free; the
 /// copy is built in a hidden folder ([`stage`](b70_store::stage())), and then appears under its name at
 /// once. A damaged or stale stage is replaced, never written to.
 pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) -> Result<StageReport, PackError> {
@@ -195,8 +195,7 @@ pub fn stage_ram(set: &SetDir, layout: &dyn Layout, options: &StageOptions<'_>) 
 
 /// Validates a stage. With the source set at hand (`source`), a stage whose own document is damaged can still be proved.
 ///
-/// [`Depth::Shallow`] trusts the receipt and, where that is void, re-proves the bytes and says so; [`Depth::Deep`] reads every
-/// payload by SHA-256 whatever the receipt says.
+/// [`Depth::Shallow`] reads no payload that is immutable, and the others with BLAKE3; [`Depth::Deep`] reads every payload by SHA-256.
 pub fn stage_validate(
     key: Sha256Hex,
     source: Option<&SetDir>,

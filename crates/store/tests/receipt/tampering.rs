@@ -16,7 +16,7 @@ use crate::{RECEIPT, SIZE};
 enum Must {
     /// Bytes differ: refused.
     Refuse,
-    /// Bytes are the same, identity or receipt is not: admitted, but not by receipt.
+    /// Bytes are the same, identity or receipt is not: admitted, but not unread.
     Reprove,
 }
 
