@@ -234,6 +234,7 @@ fn prepared_text(context: &Context<'_>, entry: &PreparedModel) -> String {
     for reason in &entry.receipt_reasons {
         text.push_str(&format!("  the next look must read it again: {reason}\n"));
     }
+    text.push_str(&format!("  trust: {}\n", entry.trust));
     text
 }
 

@@ -186,6 +186,9 @@ pub(crate) fn verify(context: &Context<'_>, root: &RootArgs, key: &Sha256) -> Re
     for fault in &verdict.record_faults {
         text.push_str(&format!("  the record: {}\n", shown(fault)));
     }
+    if let Some(trust) = verdict.trust {
+        text.push_str(&format!("  trust: {trust}\n"));
+    }
     Output::new(&OutputDocument::of_registry(verdict), text, if admitted { exit::OK } else { exit::CHECK_FAILED })
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use b70_store::Sha256;
+use b70_store::{Sha256, Trust};
 use serde::Serialize;
 
 use crate::documents::RegistryRecord;
@@ -66,6 +66,8 @@ pub struct RegistryVerdict {
     pub checked_bytes: u64,
     /// Seconds it took.
     pub seconds: f64,
+    /// What the verdict on the bytes rests on, where they are admitted: every one was read.
+    pub trust: Option<Trust>,
 }
 
 /// A record in a list.

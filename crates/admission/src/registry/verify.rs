@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use b70_store::{Error, Progress, RelPath, Sha256};
+use b70_store::{Error, Progress, RelPath, Sha256, Trust};
 
 use super::artifact::Found;
 use super::record::{record_faults, recorded_files};
@@ -28,6 +28,7 @@ impl Registry {
             checked_files: 0,
             checked_bytes: 0,
             seconds: 0.0,
+            trust: None,
         };
         // Why not is already among the record's faults.
         let Ok(listed) = recorded_files(&record) else { return Ok(verdict) };
@@ -42,6 +43,7 @@ impl Registry {
         let clean = verdict.changed.is_empty() && verdict.missing.is_empty() && verdict.added.is_empty();
         if clean && verdict.record_faults.is_empty() {
             verdict.status = "admitted";
+            verdict.trust = Some(Trust::Sha256);
         }
         verdict.seconds = start.elapsed().as_secs_f64();
         Ok(verdict)
